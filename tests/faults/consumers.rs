@@ -29,6 +29,7 @@ const RETRY_MS: i64 = 400;
 pub struct Consumers {
     is_done: Arc<AtomicBool>,
     reading: JoinHandle<()>,
+    consumer: Consumer,
 }
 
 /// A record of a tracked task, as its consumer reads it.
@@ -41,7 +42,7 @@ pub struct Delivery {
 
 /// One consumer.
 #[derive(Clone)]
-struct Consumer {
+pub struct Consumer {
     load: Load,
     caller: Caller,
     ledger: Arc<Ledger>,
@@ -57,8 +58,13 @@ impl Consumers {
             ledger: Arc::clone(ledger),
             is_done: Arc::clone(&is_done),
         };
-        let reading = tokio::spawn(consumer.read(Arc::clone(field)));
-        Self { is_done, reading }
+        let reading = tokio::spawn(consumer.clone().read(Arc::clone(field)));
+        Self { is_done, reading, consumer }
+    }
+
+    /// Returns a consumer that answers for what it gets otherwise.
+    pub fn one(&self) -> &Consumer {
+        &self.consumer
     }
 
     /// Stops reading, and waits for the calls that are under way.
@@ -88,7 +94,7 @@ impl Consumer {
     }
 
     /// Answers about a delivery. The choice depends on the seed, the task and the attempt.
-    async fn handle(self, delivery: Delivery) {
+    pub async fn handle(self, delivery: Delivery) {
         let Delivery { id, attempt, ttr_ms } = delivery;
         let seed = id.as_u64_pair().1 ^ self.load.seed ^ (u64::from(attempt) << 32);
         let mut chance = StdRng::seed_from_u64(seed);

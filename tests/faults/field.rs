@@ -24,6 +24,7 @@ use super::nodes::{Settings, Slot};
 use super::plan::{CLOCK_NODE, NODES, Server};
 use super::schedule_history::{MadeRun, RunHeaders};
 use super::ways::Ways;
+use super::without_kafka::ServicePort;
 use crate::support::api::client;
 use crate::support::cluster::PARTITIONS;
 use crate::support::ledger::SERIAL_HEADER;
@@ -79,6 +80,8 @@ pub struct Field {
     topics: Mutex<Vec<Topic>>,
     readers: Mutex<Vec<Reader>>,
     pub unable: Mutex<Vec<(String, i64)>>,
+    /// That of the service that is called back, until the service starts.
+    service_port: Mutex<Option<ServicePort>>,
 }
 
 /// The consumer of a topic, until the topic is deleted.
@@ -142,6 +145,11 @@ impl Field {
         };
         let mut arguments = setup.arguments.clone();
         arguments.extend(access.iter().flat_map(|access| access.arguments()));
+        let service_port = match setup.is_varied {
+            true => Some(ServicePort::open(&folder).await),
+            false => None,
+        };
+        arguments.extend(service_port.iter().flat_map(|port| port.arguments().iter().cloned()));
         let mut field = Self {
             own,
             cluster,
@@ -156,6 +164,7 @@ impl Field {
             topics: Mutex::default(),
             readers: Mutex::default(),
             unable: Mutex::default(),
+            service_port: Mutex::new(service_port),
         };
         field.step_clock(0);
         field.make_topics(setup.has_doors).await;
@@ -287,6 +296,10 @@ impl Field {
     fn read(&self, topic: usize, incarnation: usize) {
         let consumer = Consumer::start(&self.own.stack.kafka, &self.topic_name(topic), PARTITIONS);
         self.readers.lock().unwrap().push(Reader { topic, incarnation, consumer });
+    }
+
+    pub fn take_service_port(&self) -> Option<ServicePort> {
+        self.service_port.lock().unwrap().take()
     }
 
     pub fn topic_name(&self, topic: usize) -> String {

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::clock::PostgresClock;
 use super::door_history::Doors;
+use super::handed::Handed;
 use super::plan::{Kind, Operation};
 use super::schedule_history::{Command, MadeRun, RunHeaders};
 
@@ -37,6 +38,8 @@ pub struct History {
     pub cancels: Vec<Cancel>,
     pub moves: Vec<Move>,
     pub calls: Vec<Call>,
+    /// What consumers without Kafka have got.
+    pub handed: Vec<Handed>,
     pub commands: Vec<Command>,
     /// The runs of schedules in the end.
     pub runs: Vec<MadeRun>,

@@ -35,6 +35,7 @@ mod doors;
 mod duplicates;
 mod expiry;
 mod field;
+mod handed;
 #[expect(dead_code, reason = "all of it is evidence: shown when a promise was broken")]
 mod history;
 mod lateness;
@@ -56,6 +57,7 @@ mod tracked;
 mod traffic;
 mod verdicts;
 mod ways;
+mod without_kafka;
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -41,6 +41,7 @@ pub enum Rule {
     WrongRun,
     OutOfOrder,
     WrongRejection,
+    WrongDelivery,
     Uncovered,
 }
 
@@ -102,6 +103,7 @@ pub fn judge(history: &History, is_whole: bool) -> Judgement {
     case.check_pauses();
     case.check_schedules();
     case.check_tracked();
+    case.check_handed();
     case.check_doors(is_whole);
     case.found
         .violations

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::handed::Way;
 use super::history::{History, Target};
 use super::oracle::{Judgement, Rule};
 use super::plan::Kind;
@@ -15,7 +16,7 @@ use super::round::{Round, seconds};
 /// Violations shown in full.
 const SHOWN_MAX: usize = 8;
 
-const RULES: [(Rule, &str); 20] = [
+const RULES: [(Rule, &str); 21] = [
     (Rule::Lost, "lost"),
     (Rule::EndedTwice, "ended twice"),
     (Rule::Early, "early"),
@@ -35,6 +36,7 @@ const RULES: [(Rule, &str); 20] = [
     (Rule::WrongRun, "wrong runs"),
     (Rule::OutOfOrder, "out of order"),
     (Rule::WrongRejection, "wrong rejections"),
+    (Rule::WrongDelivery, "wrong deliveries"),
     (Rule::Uncovered, "uncovered operations"),
 ];
 
@@ -81,6 +83,11 @@ pub fn table(round: &Round) -> String {
             counts.tracked, counts.calls, counts.calls_refused, counts.calls_unknown
         ),
     );
+    if !round.history.handed.is_empty() {
+        let all = round.history.handed.len();
+        let popped = round.history.handed.iter().filter(|one| one.way != Way::Callback).count();
+        line("without Kafka", format!("{popped} popped, {} by a callback", all - popped));
+    }
     if !round.history.doors.requests.is_empty() {
         line("doors", round.history.doors.figures());
     }

@@ -18,6 +18,7 @@ use super::perform::{perform, resume_topic};
 use super::plan::{COMPLETE_FROM_SECONDS, Plan};
 use super::stalls::Stalls;
 use super::traffic::{self, Ledger, Load};
+use super::without_kafka::{self, WithoutKafka};
 use crate::support::wait::look_for;
 use crate::support::{OwnStack, now_ms, wait};
 
@@ -69,6 +70,13 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
         clients.extend(doors.start(&field, &load, &ledger));
     }
     let consumers = Consumers::start(&field, &load, &caller, &ledger);
+    let without_kafka = match field.take_service_port() {
+        Some(port) => {
+            let answering = (&ledger, consumers.one());
+            Some(WithoutKafka::start(&field, port, &caller, answering, plan.seed).await)
+        }
+        None => None,
+    };
     let progress = tokio::spawn(show_progress(Arc::clone(&field), Arc::clone(&ledger), started_at));
     let say = move |span: &Span| {
         println!(
@@ -96,6 +104,10 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
         resume_topic(&field).await;
     }
     let undone = drain(&field, now_ms()).await;
+    let unanswered = match without_kafka {
+        Some(without_kafka) => without_kafka.stop(&field, &caller).await,
+        None => None,
+    };
     consumers.stop().await;
     progress.abort();
     unable.abort();
@@ -113,6 +125,9 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     if let Some(doors) = &field.doors {
         doors.add_to(&mut history).await;
     }
+    if setup.is_varied {
+        history.calls.extend(without_kafka::failures(&field));
+    }
     let mut judgement =
         oracle::judge(&history, setup.is_deck && plan.seconds >= COMPLETE_FROM_SECONDS);
     judgement.violations.extend(undone.map(|what| Violation {
@@ -120,7 +135,7 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
         task: None,
         what,
     }));
-    judgement.violations.extend(unready.into_iter().map(broken));
+    judgement.violations.extend(unready.into_iter().chain(unanswered).map(broken));
     judgement.violations.extend(broken_nodes(&field).await);
     if let Some(access) = &field.access {
         println!("  {}", access.figures());
@@ -245,6 +260,7 @@ async fn write_down(
         commands: std::mem::take(&mut ledger.commands.lock().unwrap()),
         runs,
         calls: std::mem::take(&mut ledger.calls.lock().unwrap()),
+        handed: std::mem::take(&mut ledger.handed.lock().unwrap()),
         doors: Doors::default(),
         records: field.arrivals(),
         lines,

@@ -19,6 +19,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::caller::{Answer, Caller, Refusal, Reply};
 use super::clock_file::ClockFile;
+use super::handed::Handed;
 use super::history::{
     BACKOFF_MAX_MS, Call, Cancel, DEAD, DELETED, LIMITED, Move, Outcome, PAUSED, STEADY, Submit,
     Target, Tracked, UNAVAILABLE, Verdict,
@@ -73,6 +74,7 @@ pub struct Ledger {
     pub cancels: Mutex<Vec<Cancel>>,
     pub moves: Mutex<Vec<Move>>,
     pub calls: Mutex<Vec<Call>>,
+    pub handed: Mutex<Vec<Handed>>,
     pub commands: Mutex<Vec<Command>>,
     pub oddities: Mutex<Vec<String>>,
     recent: Mutex<Vec<Uuid>>,

@@ -1,5 +1,6 @@
 //! Tests the oracle on histories of tracked tasks and their consumers.
 
+use super::handed::{Handed, Way};
 use super::history::{
     Arrival, Call, CallKind, CallVerdict, DEAD, DELETED, History, Line, Outcome, STEADY, Tracked,
 };
@@ -387,4 +388,32 @@ fn a_submit_without_an_answer_has_its_wishes_all_the_same() {
     history.records[1].at -= 1;
     (history.lines[1].published_at, history.lines[1].lateness) = (Some(FIRST + STEP - 1), Some(1));
     assert_eq!(rules(&history), [Rule::Early]);
+}
+
+#[test]
+fn a_consumer_without_kafka_gets_what_is_in_the_topic_and_nothing_twice_without_a_cause() {
+    let way = Way::Pop { partition: 0, offset: 1 };
+    let handed = Handed { at: FIRST + 20, topic: STEADY, id: id(1), attempt: 1, way };
+    let rules_of = |all: &[Handed], fault: Option<Kind>| {
+        let mut history = finished();
+        history.handed.extend(all);
+        if let Some(kind) = fault {
+            operation(&mut history, kind, FIRST + 30, FIRST + 40);
+        }
+        rules(&history)
+    };
+    let again = Handed { at: FIRST + 60, ..handed };
+    let called = Handed { way: Way::Callback, ..again };
+    assert_eq!(rules_of(&[handed, called], None), []);
+    assert_eq!(rules_of(&[handed, again], None), [Rule::WrongDelivery]);
+    assert_eq!(rules_of(&[handed, again], Some(Kind::KillNode)), []);
+    let elsewhere = Way::Pop { partition: 0, offset: 7 };
+    for wrong in [
+        Handed { attempt: 3, ..called },
+        Handed { topic: DELETED, ..handed },
+        Handed { way: elsewhere, ..handed },
+        Handed { id: id(9), ..handed },
+    ] {
+        assert_eq!(rules_of(&[wrong], None), [Rule::WrongDelivery], "{wrong:?}");
+    }
 }
