@@ -41,26 +41,34 @@ const DEAD: [&str; 2] = ["v1", "dead"];
 /// Runs one client command.
 pub async fn run(command: args::ClientCommand) -> ExitCode {
     match command {
-        args::ClientCommand::Submit(args) => Box::pin(submit(*args)).await,
-        args::ClientCommand::Show(args) => show(args).await,
-        args::ClientCommand::Move(args) => move_tasks(*args).await,
-        args::ClientCommand::Cancel(args) => cancel(*args).await,
-        args::ClientCommand::Pop(args) => Box::pin(pop::run(args)).await,
-        args::ClientCommand::Finish(args) => {
-            answer(&args.node, &args.task, "finish", outcome::of_finish(&args)).await
+        args::ClientCommand::Task { command } | args::ClientCommand::OfTasks(command) => {
+            of_tasks(command).await
         }
-        args::ClientCommand::Fail(args) => {
-            answer(&args.node, &args.task, "fail", outcome::of_fail(&args)).await
-        }
-        args::ClientCommand::Extend(args) => {
-            answer(&args.node, &args.task, "extend", outcome::of_extend(&args)).await
-        }
-        args::ClientCommand::List(args) => list(*args).await,
         args::ClientCommand::Dead(args) => dead(args).await,
         args::ClientCommand::Schedule(args) => Box::pin(schedule::run(args)).await,
         args::ClientCommand::Topic(args) => Box::pin(topic(args)).await,
         args::ClientCommand::Profile(args) => choose_profile(args),
         args::ClientCommand::Cluster(args) => Box::pin(show_cluster(args)).await,
+    }
+}
+
+async fn of_tasks(command: args::TaskCommand) -> ExitCode {
+    match command {
+        args::TaskCommand::Submit(args) => Box::pin(submit(*args)).await,
+        args::TaskCommand::Show(args) => show(args).await,
+        args::TaskCommand::Move(args) => move_tasks(*args).await,
+        args::TaskCommand::Cancel(args) => cancel(*args).await,
+        args::TaskCommand::Pop(args) => Box::pin(pop::run(args)).await,
+        args::TaskCommand::Finish(args) => {
+            answer(&args.node, &args.task, "finish", outcome::of_finish(&args)).await
+        }
+        args::TaskCommand::Fail(args) => {
+            answer(&args.node, &args.task, "fail", outcome::of_fail(&args)).await
+        }
+        args::TaskCommand::Extend(args) => {
+            answer(&args.node, &args.task, "extend", outcome::of_extend(&args)).await
+        }
+        args::TaskCommand::List(args) => list(*args).await,
     }
 }
 

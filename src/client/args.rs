@@ -40,24 +40,14 @@ pub const RETRY_FOR_OF_LINES: Duration = Duration::from_secs(300);
 /// The subcommands that call a node.
 #[derive(Subcommand, Debug)]
 pub enum ClientCommand {
-    /// Submits a task to a node, or many from a file.
-    Submit(Box<SubmitArgs>),
-    /// Shows a task: the state, the attempts, and the receipt of a published task.
-    Show(Show),
-    /// Cancels a task and prints the verdict, or cancels all tasks of a topic.
-    Cancel(Box<CancelArgs>),
-    /// Moves a task to another due time, or many tasks of a topic. Their ids and names stay.
-    Move(Box<MoveArgs>),
-    /// Takes tracked tasks for a consumer without Kafka, and runs a command for each.
-    Pop(PopArgs),
-    /// Finishes a task: its consumer has done the work, and no further attempt is made.
-    Finish(FinishArgs),
-    /// Fails an attempt of a task: the next attempt is due after the back-off.
-    Fail(FailArgs),
-    /// Extends the time to run of an attempt of a task.
-    Extend(ExtendArgs),
-    /// Lists pending tasks in order of due time.
-    List(Box<ListArgs>),
+    /// Submits, shows, lists, cancels, moves and answers tasks. The word may be left out: `task
+    /// submit` is `submit`.
+    Task {
+        #[command(subcommand)]
+        command: TaskCommand,
+    },
+    #[command(flatten)]
+    OfTasks(TaskCommand),
     /// Lists, redrives or drops dead letters, the tasks that Punctual gave up on.
     Dead(DeadArgs),
     /// Creates, lists, pauses and deletes recurring schedules.
@@ -70,13 +60,39 @@ pub enum ClientCommand {
     Profile(ProfileArgs),
 }
 
+/// The subcommands about tasks.
+#[derive(Subcommand, Debug)]
+pub enum TaskCommand {
+    /// Submits a task to a node, or many from a file.
+    Submit(Box<SubmitArgs>),
+    /// Shows a task: the state, the attempts, and the receipt of a published task.
+    Show(Show),
+    /// Lists pending tasks in order of due time.
+    List(Box<ListArgs>),
+    /// Cancels a task and prints the verdict, or cancels all tasks of a topic.
+    Cancel(Box<CancelArgs>),
+    /// Moves a task to another due time, or many tasks of a topic. Their ids and names stay.
+    Move(Box<MoveArgs>),
+    /// Takes tracked tasks for a consumer without Kafka, and runs a command for each.
+    Pop(PopArgs),
+    /// Finishes a task: its consumer has done the work, and no further attempt is made.
+    Finish(FinishArgs),
+    /// Fails an attempt of a task: the next attempt is due after the back-off.
+    Fail(FailArgs),
+    /// Extends the time to run of an attempt of a task.
+    Extend(ExtendArgs),
+}
+
 impl ClientCommand {
     /// Returns true for commands that handle a stop signal themselves, with a report of the
     /// progress.
     pub fn ends_by_itself(&self) -> bool {
         match self {
-            Self::Submit(submit) => submit.file.is_some(),
-            Self::Pop(pop) => pop.exec.is_some(),
+            Self::Task { command } | Self::OfTasks(command) => match command {
+                TaskCommand::Submit(submit) => submit.file.is_some(),
+                TaskCommand::Pop(pop) => pop.exec.is_some(),
+                _ => false,
+            },
             _ => false,
         }
     }

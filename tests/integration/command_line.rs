@@ -363,6 +363,8 @@ async fn a_task_is_replaced_shown_and_cancelled_by_its_name() {
     );
     let shown = run(&[&["show", "--json"], &name[..]].concat()).await.1;
     assert_eq!(serde_json::from_str::<Value>(&shown).unwrap()["id"], replaced[..36]);
+    let by_noun = run(&[&["task", "show", "--json"], &name[..]].concat()).await.1;
+    assert_eq!(by_noun, shown);
     let cancelled = run(&[&["cancel"], &name[..]].concat()).await;
     assert_eq!((cancelled.0, cancelled.1), (0, format!("{}  cancelled\n", &replaced[..36])));
     assert_eq!(run(&["show", "--topic", &topic, "--name", "other"]).await.0, 4);
