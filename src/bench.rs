@@ -3,7 +3,7 @@
 //! broker's append time minus the due time. docs/benchmarks.md is made with it.
 //!
 //! - A scenario ([`lateness`], [`burst`], [`drain`], [`submit`], [`cancel`], [`finish`],
-//!   [`tracked`], [`immediate`], [`take_in`]) submits by `load/flow` into a `LoadTarget` and ends
+//!   [`tracked`], [`without_kafka`], [`immediate`], [`take_in`]) submits by `load/flow` into a `LoadTarget` and ends
 //!   in a `BenchReport`.
 //! - The [`ledger`] compares the submitted tasks with the records that arrived: early, lost,
 //!   duplicates, lateness.
@@ -11,6 +11,7 @@
 //!   that Punctual is compared with (`benches/`) have their own and run the same scenarios.
 
 pub mod args;
+pub mod consumers;
 pub mod cpu;
 pub mod ledger;
 pub mod load;
@@ -27,10 +28,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use args::{
-    BenchArgs, Common, FinishBenchArgs, Scenario, Steady, SubmitBenchArgs, TrackedBenchArgs,
-    WriteArgs, topics_in_turn,
+    BenchArgs, CallbackBenchArgs, Common, FinishBenchArgs, PopBenchArgs, Scenario, Steady,
+    SubmitBenchArgs, TrackedBenchArgs, WriteArgs, topics_in_turn,
 };
 use az::SaturatingAs as _;
+use consumers::pollers::PollersPlan;
+use consumers::service::ServicePlan;
 use load::http::{Http, Trust};
 use load::intake::LoadTarget;
 use load::intake_topic::IntakeTarget;
@@ -50,6 +53,7 @@ use scenarios::{
     submit::{self, SubmitPlan},
     take_in::{self, TakeInPlan},
     tracked::{self, TrackedPlan},
+    without_kafka::{self, ConsumersPlan, WithoutKafkaPlan},
 };
 
 use crate::client::access::{Credential, check_plaintext};
@@ -184,6 +188,14 @@ async fn measure(
         Scenario::Tracked(args) => {
             Box::pin(tracked::tracked(&setup, &tracked_plan(args), &rest)).await
         }
+        Scenario::Pop(args) => {
+            let plan = pop_plan(args, common.topic.clone());
+            Box::pin(without_kafka::without_kafka(&setup, &plan, &rest)).await
+        }
+        Scenario::Callback(args) => {
+            let plan = callback_plan(args, common.topic.clone());
+            Box::pin(without_kafka::without_kafka(&setup, &plan, &rest)).await
+        }
         Scenario::Immediate(args) => {
             let (rate, connections) = (args.rate, usize::from(args.connections));
             let (measured, warm_up) = (args.measured, args.warmup);
@@ -274,6 +286,26 @@ fn tracked_plan(args: &TrackedBenchArgs) -> TrackedPlan {
         consumers: usize::from(args.consumers),
         work: args.work,
         unfinished_percent: u64::from(args.unfinished),
+    }
+}
+
+/// The group is new, and passes over what the topic has from earlier runs.
+fn pop_plan(args: &PopBenchArgs, topic: TopicName) -> WithoutKafkaPlan {
+    let group = format!("punctual-bench-{:08x}", rand::random::<u32>());
+    let (pollers, max) = (usize::from(args.pollers), args.max);
+    WithoutKafkaPlan {
+        steady: steady("pop", &args.steady, args.measured),
+        ttr: args.ttr,
+        consumers: ConsumersPlan::Pop(PollersPlan { topic, group, pollers, max }),
+    }
+}
+
+fn callback_plan(args: &CallbackBenchArgs, topic: TopicName) -> WithoutKafkaPlan {
+    let (listen, concurrency, ttr) = (args.listen, args.concurrency, args.ttr);
+    WithoutKafkaPlan {
+        steady: steady("callback", &args.steady, args.measured),
+        ttr,
+        consumers: ConsumersPlan::Callback(ServicePlan { topic, listen, concurrency, ttr }),
     }
 }
 

@@ -1,10 +1,14 @@
 //! The contenders as processes: nodes, the poller, the floor.
 
 use std::fs::File;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use punctual::bench::cpu::{WatchedId, WatchedProcess};
 use punctual::bench::scenarios::drain::Publishers;
 use punctual::shutdown::TaskFailure;
@@ -79,29 +83,26 @@ pub struct Running {
 
 impl Running {
     /// Prepares a contender in an empty database, without starting it. `cluster` holds the settings
-    /// of the cluster, as `migrate` takes them, if the contender is Punctual. `door` is the way in
-    /// beside REST.
+    /// of the cluster, as `migrate` takes them, and `flags` those of its nodes, if the contender is
+    /// Punctual.
     pub async fn prepare(
         servers: &Servers,
         place: &Place,
         who: Who,
         cluster: &[&str],
-        door: Option<Door>,
+        flags: &[String],
     ) -> Result<Self, TaskFailure> {
         let mut urls = Vec::new();
         let (name, command) = match who {
             Who::Nodes(_) | Who::Precise(_) => {
                 migrate(servers, place, cluster).await?;
-                if door == Some(Door::Outbox) {
-                    install_outbox(servers, place).await?;
-                }
                 let count = if let Who::Nodes(count) = who { count } else { 1 };
                 let mut commands = Vec::new();
                 for _ in 0..count {
-                    let listen = free_address().await?;
+                    let listen = free_address().await?.to_string();
                     urls.push(format!("http://{listen}"));
                     let mut command = serve(servers, place, who, &listen);
-                    command.extend(door.into_iter().flat_map(|door| door_flag(place, door)));
+                    command.extend_from_slice(flags);
                     commands.push(command);
                 }
                 ("punctual", commands)
@@ -290,11 +291,36 @@ fn serve(servers: &Servers, place: &Place, who: Who, listen: &str) -> Vec<String
     .to_vec()
 }
 
-fn door_flag(place: &Place, door: Door) -> [String; 2] {
+/// Opens a way in for the nodes, and returns their flags for it.
+pub async fn open_door(
+    servers: &Servers,
+    place: &Place,
+    partitions: i32,
+    door: Door,
+) -> Result<Vec<String>, TaskFailure> {
     match door {
-        Door::Outbox => ["--outbox".to_owned(), format!("bench={}", place.shop_url)],
-        Door::Intake => ["--intake-topic".to_owned(), place.intake()],
+        Door::Outbox => {
+            install_outbox(servers, place).await?;
+            Ok(vec!["--outbox".to_owned(), format!("bench={}", place.shop_url)])
+        }
+        Door::Intake => {
+            servers.topic(&place.intake(), partitions).await?;
+            Ok(vec!["--intake-topic".to_owned(), place.intake()])
+        }
     }
+}
+
+/// Returns the flags of nodes that may call a service at this address.
+pub fn may_call(servers: &Servers, service: SocketAddr) -> Result<Vec<String>, TaskFailure> {
+    let keys = servers.folder.join("callback.keys");
+    std::fs::write(&keys, format!("{}\n", STANDARD.encode(rand::random::<[u8; 32]>())))?;
+    std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o600))?;
+    let flags = [
+        ("--callback-host", format!("http://{service}")),
+        ("--callback-network", service.ip().to_string()),
+        ("--callback-key-file", keys.display().to_string()),
+    ];
+    Ok(flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect())
 }
 
 async fn migrate(servers: &Servers, place: &Place, cluster: &[&str]) -> Result<(), TaskFailure> {
@@ -316,8 +342,8 @@ async fn administer(servers: &Servers, words: &[&str]) -> Result<(), TaskFailure
     }
 }
 
-async fn free_address() -> Result<String, TaskFailure> {
-    Ok(tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()?.to_string())
+pub async fn free_address() -> Result<SocketAddr, TaskFailure> {
+    Ok(tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()?)
 }
 
 /// Returns the command `punctual bench` against this contender's nodes.

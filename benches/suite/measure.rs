@@ -1,5 +1,6 @@
 //! Runs one scenario against one contender.
 
+use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -25,10 +26,10 @@ use punctual::postgres::connection::OldSnapshot;
 use punctual::shutdown::TaskFailure;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-use crate::contender::{Door, Running, Who, bench, words};
+use crate::contender::{Door, Running, Who, bench, free_address, may_call, open_door, words};
 use crate::intakes::{FloorIntake, PollerIntake};
 use crate::observer::Observer;
-use crate::plan::{self, Cell, Inbound, InboundPace, Job, Size, Steady, Tracked};
+use crate::plan::{self, Cell, Inbound, InboundPace, Job, Size, Steady, Tracked, WithoutKafka};
 use crate::results::{Results, short};
 use crate::servers::{
     COMMIT, KAFKA, MACHINE, Place, Servers, WRITE_BACK, commit, machine, write_back,
@@ -132,17 +133,16 @@ async fn one(
     let place = servers.place(cell.topics, cell.partitions).await?;
     let is_soak = matches!(cell.job, Job::Steady(Steady { is_soak: true, .. }));
     let cluster: &[&str] = if is_soak { &["--leaf", "2m", "--horizon", "1h"] } else { &[] };
-    let door = match &cell.job {
-        Job::Inbound(inbound) => Some(inbound.door),
-        _ => None,
+    let service = free_address().await?;
+    let flags = match &cell.job {
+        Job::Inbound(inbound) => open_door(servers, &place, cell.partitions, inbound.door).await?,
+        Job::WithoutKafka(_) => may_call(servers, service)?,
+        _ => Vec::new(),
     };
-    if door == Some(Door::Intake) {
-        servers.topic(&place.intake(), cell.partitions).await?;
-    }
-    let mut running = Running::prepare(servers, &place, who, cluster, door).await?;
+    let mut running = Running::prepare(servers, &place, who, cluster, &flags).await?;
     running.spawn()?;
     running.ready().await?;
-    let run = One { servers, results, place: &place, cell, who, size };
+    let run = One { servers, results, place: &place, cell, who, size, service };
     let observer = run.observer(&running);
     let mut outcome =
         if who.is_ours() { run.ours(&mut running).await } else { run.theirs(&mut running).await };
@@ -161,6 +161,8 @@ struct One<'a> {
     cell: &'a Cell,
     who: Who,
     size: Size,
+    /// The address of a service that callbacks call.
+    service: SocketAddr,
 }
 
 impl One<'_> {
@@ -221,6 +223,7 @@ impl One<'_> {
                 words
             }
             Job::Tracked(tracked) => self.tracked_words(tracked),
+            Job::WithoutKafka(consumers) => self.without_kafka_words(consumers),
             Job::Immediate { rate, seconds } => words(
                 &[("--rate", rate), ("--for", &secs(*seconds)), ("--warmup", &self.warm_up())],
                 "immediate",
@@ -302,6 +305,23 @@ impl One<'_> {
             words.extend(["--unfinished".to_owned(), tracked.unfinished.to_string()]);
         } else {
             words.push("--untracked".to_owned());
+        }
+        words
+    }
+
+    fn without_kafka_words(&self, consumers: &WithoutKafka) -> Vec<String> {
+        let mut words = words(
+            &[
+                ("--rate", &consumers.rate),
+                ("--for", &secs(consumers.seconds)),
+                ("--warmup", &self.warm_up()),
+            ],
+            if consumers.pollers > 0 { "pop" } else { "callback" },
+        );
+        if consumers.pollers > 0 {
+            words.extend(["--pollers".to_owned(), consumers.pollers.to_string()]);
+        } else {
+            words.extend(["--listen".to_owned(), self.service.to_string()]);
         }
         words
     }
@@ -443,6 +463,7 @@ impl One<'_> {
             Job::Cancel { .. }
             | Job::Finish { .. }
             | Job::Tracked(_)
+            | Job::WithoutKafka(_)
             | Job::Inbound(_)
             | Job::TakeOver { .. } => {
                 return Err("only Punctual can do that".into());

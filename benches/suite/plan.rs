@@ -2,7 +2,7 @@
 
 mod cell;
 
-pub use cell::{Cell, Inbound, InboundPace, Job, Size, Steady, Tracked, warm_up};
+pub use cell::{Cell, Inbound, InboundPace, Job, Size, Steady, Tracked, WithoutKafka, warm_up};
 
 use crate::contender::{Door, Who};
 
@@ -49,6 +49,8 @@ pub fn cells(size: Size) -> Vec<Cell> {
         tracked(size, true),
         tracked(size, false),
         retries(size),
+        pop(size),
+        callback(size),
         inbound_at_rate(size, Door::Outbox),
         inbound_at_full_speed(size, Door::Outbox),
         inbound_at_rate(size, Door::Intake),
@@ -375,6 +377,35 @@ fn retries(size: Size) -> Cell {
             unfinished: 10,
             is_tracked: true,
         }),
+    }
+}
+
+fn pop(size: Size) -> Cell {
+    let rate = size.of(500, 5_000, 5_000);
+    let pollers = size.of(20, 200, 200);
+    Cell {
+        name: "pop",
+        title: format!("{rate} tasks/s to {pollers} callers of pop, which finish them"),
+        goal: "from the append to the answer p99 at most 20 ms",
+        limit: "The two cores: each task costs what a tracked one does, and its parts of a request \
+                to pop and of one that finishes.",
+        topics: 1,
+        partitions: 8,
+        contenders: vec![Who::Nodes(1)],
+        job: Job::WithoutKafka(WithoutKafka { rate, seconds: size.of(3, 15, 60), pollers }),
+    }
+}
+
+fn callback(size: Size) -> Cell {
+    let rate = size.of(300, 3_000, 3_000);
+    Cell {
+        name: "callback",
+        title: format!("{rate} tasks/s to a service that is called back"),
+        goal: "from the append to the request p99 at most 30 ms",
+        limit: "The two cores: each task costs what a tracked one does, and a request to the \
+                service.",
+        job: Job::WithoutKafka(WithoutKafka { rate, seconds: size.of(3, 15, 60), pollers: 0 }),
+        ..pop(size)
     }
 }
 

@@ -29,7 +29,7 @@ pub async fn rounds(
     let mut all: Option<BenchReport> = None;
     for number in 1..=count {
         let place = servers.place(1, 8).await?;
-        let mut running = Running::prepare(servers, &place, Who::Nodes(2), &[], None).await?;
+        let mut running = Running::prepare(servers, &place, Who::Nodes(2), &[], &[]).await?;
         running.spawn()?;
         running.ready().await?;
         let report = round(servers, &place, &mut running, is_kill).await?;

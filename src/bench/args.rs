@@ -1,5 +1,6 @@
 //! The command lines of `bench`. The comments on the fields are the text of `--help`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -128,6 +129,14 @@ impl BenchArgs {
                 args.check()?;
                 (Some(args.measured), Some(&args.steady))
             }
+            Scenario::Pop(PopBenchArgs { steady, measured, ttr, .. })
+            | Scenario::Callback(CallbackBenchArgs { steady, measured, ttr, .. }) => {
+                Ttr::new(*ttr).map_err(|error| format!("--ttr: {error}"))?;
+                if self.common.topics > 1 {
+                    return Err("--topics: the consumers take one topic".to_owned());
+                }
+                (Some(*measured), Some(steady))
+            }
             Scenario::Finish(FinishBenchArgs { count, warmup, .. })
             | Scenario::Cancel(CancelBenchArgs { count, warmup, .. })
                 if warmup >= count =>
@@ -181,6 +190,15 @@ pub enum Scenario {
     /// Measures tracked tasks at a steady rate, each finished by a consumer. With --unfinished some
     /// are not, and the lateness of their second attempts is measured.
     Tracked(TrackedBenchArgs),
+    /// Measures how soon callers of `pop` get tracked tasks at a steady rate, from the append of the
+    /// record to the answer. They finish what they get.
+    Pop(PopBenchArgs),
+    /// Measures how soon a service that is called back gets tracked tasks at a steady rate, from the
+    /// append of the record to the request.
+    ///
+    /// The service is this program. The nodes must run with --callback-host http://127.0.0.1:7180
+    /// --callback-network 127.0.0.1 (that of --listen) and a --callback-key-file.
+    Callback(CallbackBenchArgs),
     /// Measures tasks without a delay, from the request to the append.
     Immediate(Immediate),
     /// Measures submits by rows of an outbox: with --rate from the insert to the append, otherwise
@@ -383,6 +401,56 @@ impl TrackedBenchArgs {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  punctual bench pop --topic demo --rate 1000 --pollers 50 --max 10"
+)]
+pub struct PopBenchArgs {
+    #[command(flatten)]
+    pub steady: Steady,
+    /// The measured time.
+    #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]
+    pub measured: Duration,
+    /// The time to run of each attempt, 1 s to 7 d.
+    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]
+    pub ttr: Duration,
+    /// Number of callers, each with a connection of its own.
+    #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = connections())]
+    pub pollers: u16,
+    /// The most tasks of an answer. They are finished together.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 10,
+        value_parser = clap::value_parser!(u16).range(1..=1_000)
+    )]
+    pub max: u16,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  punctual bench callback --topic demo --rate 1000")]
+pub struct CallbackBenchArgs {
+    #[command(flatten)]
+    pub steady: Steady,
+    /// The measured time.
+    #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]
+    pub measured: Duration,
+    /// The time to run of each attempt, 1 s to 7 d.
+    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]
+    pub ttr: Duration,
+    /// The address of the service.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7180")]
+    pub listen: SocketAddr,
+    /// The most requests that wait for an answer.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 200,
+        value_parser = clap::value_parser!(u16).range(1..=1_000)
+    )]
+    pub concurrency: u16,
+}
+
+#[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  punctual bench immediate --topic demo --rate 2000 --for 30s")]
 pub struct Immediate {
     /// Requests per second.
@@ -503,6 +571,8 @@ mod tests {
             "finish --batch 1000",
             "tracked --unfinished 10",
             "tracked --untracked",
+            "pop --pollers 3",
+            "callback --listen 127.0.0.1:1",
             "immediate",
             "outbox --database-url postgres://db/shop --rate 1000 --for 1s",
             "intake --intake in --count 1000 --batch 10",
@@ -518,6 +588,8 @@ mod tests {
             ("intake --intake in --rate 10 --for 10ms", "--for"),
             ("tracked --ttr 10ms", "--ttr"),
             ("tracked --backoff 2s", "--backoff"),
+            ("pop --ttr 10ms", "--ttr"),
+            ("callback --topics 2", "--topics"),
             ("burst --json /there-is-no-such-folder/x.json", "/there-is-no-such-folder/x.json"),
         ] {
             assert!(check(wrong).unwrap_err().contains(said), "{wrong}");

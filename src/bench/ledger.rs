@@ -123,7 +123,7 @@ impl Ledger {
 
     /// Records the arrival of a record. Records of other runs are ignored.
     pub fn arrived(&self, key: &[u8], appended_at: i64) {
-        let Some(index) = parse(key).and_then(|key| self.index_of(key)) else { return };
+        let Some(index) = self.number_of(key) else { return };
         let since_start = self.since_start(appended_at);
         let mut pages = self.pages();
         let Some(entry) = pages.entries.get_mut(index) else { return };
@@ -134,6 +134,11 @@ impl Ledger {
         }
         pages.first_at = Some(pages.first_at.map_or(appended_at, |at| at.min(appended_at)));
         pages.last_at = Some(pages.last_at.map_or(appended_at, |at| at.max(appended_at)));
+    }
+
+    /// Returns the number of the task of this run whose record has this key.
+    pub fn number_of(&self, key: &[u8]) -> Option<usize> {
+        parse(key).and_then(|key| self.index_of(key))
     }
 
     pub fn snapshot(&self) -> LedgerFigures {

@@ -6,5 +6,6 @@ pub mod http;
 pub mod intake;
 pub mod intake_topic;
 pub mod outbox;
+pub mod outcome;
 pub mod record;
 pub mod rest;

@@ -9,3 +9,4 @@ pub mod lateness;
 pub mod submit;
 pub mod take_in;
 pub mod tracked;
+pub mod without_kafka;

@@ -151,7 +151,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 /// Libraries that may be used only in their folders.
 const HOMES: &[(&str, &[&str])] = &[
     ("arc_swap", &["access", "callbacks", "sealing::keys"]),
-    ("axum", &["api"]),
+    ("axum", &["api", "bench::consumers::service"]),
     ("base64", &["access", "api", "callbacks::keys", "client", "sealing::key_file"]),
     ("clap", &["config", "client::args", "bench::args"]),
     ("clap_complete", &["config"]),

@@ -137,6 +137,29 @@ async fn finishes_and_second_attempts_are_measured_from_outside() {
     assert!(picture.contains("<polyline"));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn consumers_without_kafka_are_measured_from_outside() {
+    let cluster = Cluster::start("bench-pop").await;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let service = listener.local_addr().unwrap().to_string();
+    // The bench listens there.
+    drop(listener);
+    let (host, keys) = (format!("http://{service}"), cluster.callback_key_file());
+    let flags = ["--callback-host", &host, "--callback-network", "127.0.0.1"];
+    let flags = [&flags[..], &["--callback-key-file", &keys]].concat();
+    let node = cluster.node_with(&flags).await;
+    let steady = ["--rate", "100", "--for", "3s", "--warmup", "1s", "--ahead-max", "2s"];
+    for more in [&["pop", "--pollers", "5", "--max", "3"][..], &["callback", "--listen", &service]]
+    {
+        let (report, _) = report(&cluster, &node, &[more, &steady[..]].concat()).await;
+        assert!(report.counts.are_clean(), "{:?}", report.counts);
+        assert!(report.spans.as_ref().unwrap().count > 100, "100 a second for 3 s: {report:?}");
+        for none in ["not delivered", "delivered again"] {
+            assert_eq!(report.facts[none], 0.0, "{none}: {:?}", report.facts);
+        }
+    }
+}
+
 /// Runs both ways in beside REST with these arguments. Returns their reports.
 async fn reports_of_doors(name: &str, arguments: &[&str]) -> [BenchReport; 2] {
     let cluster = Cluster::start(name).await;

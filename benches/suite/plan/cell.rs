@@ -80,6 +80,7 @@ pub enum Job {
         at_half: bool,
     },
     Tracked(Tracked),
+    WithoutKafka(WithoutKafka),
     Immediate {
         rate: u32,
         seconds: u64,
@@ -128,6 +129,15 @@ impl Tracked {
     pub fn silence(&self) -> Duration {
         Self::TTR + Self::BACKOFF
     }
+}
+
+/// Tracked tasks at a steady rate, and consumers without Kafka.
+#[derive(Clone, Copy, Debug)]
+pub struct WithoutKafka {
+    pub rate: u32,
+    pub seconds: u64,
+    /// Callers of `pop`. 0 for a callback.
+    pub pollers: u16,
 }
 
 #[derive(Clone, Copy, Debug)]

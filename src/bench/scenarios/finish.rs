@@ -7,15 +7,14 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use az::SaturatingAs as _;
-use hyper::Method;
-use serde::Serialize;
 use tokio::task::JoinSet;
 
 use crate::bench::ledger::{Ledger, Planned, Reply};
 use crate::bench::load::flow::{self, NextStep};
 use crate::bench::load::http::Http;
 use crate::bench::load::intake::{CallResult, LoadConnection, LoadTarget};
-use crate::bench::load::rest::{RestConnection, RestTarget, TrackedLoad, answered, json, told};
+use crate::bench::load::outcome::{Outcome, finish_all, finish_one};
+use crate::bench::load::rest::{RestConnection, RestTarget, TrackedLoad};
 use crate::bench::results::quantiles::Spans;
 use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float_of, ratio};
@@ -178,52 +177,20 @@ struct FinishConnection {
     ids: Arc<[String]>,
 }
 
-#[derive(Serialize)]
-struct Outcomes<'a> {
-    outcomes: Vec<Outcome<'a>>,
-}
-
-#[derive(Serialize)]
-struct Outcome<'a> {
-    id: &'a str,
-    outcome: &'static str,
-    attempt: u16,
-}
-
-impl FinishConnection {
-    fn id_of(&self, task: &Planned) -> Result<&str, String> {
-        let number = (task.key & u64::from(u32::MAX)).saturating_as::<usize>();
-        self.ids.get(number).map(String::as_str).ok_or_else(|| format!("no task {number}"))
-    }
+/// Returns the id of a planned task.
+fn id_of<'a>(ids: &'a [String], task: &Planned) -> Result<&'a str, String> {
+    let number = (task.key & u64::from(u32::MAX)).saturating_as::<usize>();
+    ids.get(number).map(String::as_str).ok_or_else(|| format!("no task {number}"))
 }
 
 impl LoadConnection for FinishConnection {
     async fn submit(&mut self, tasks: &[Planned]) -> Result<CallResult, String> {
         if let [task] = tasks {
-            let path = format!("/v1/tasks/{}/finish", self.id_of(task)?);
+            let path = format!("/v1/tasks/{}/finish", id_of(&self.ids, task)?);
             return finish_one(&mut self.http, &path, 1).await;
         }
-        let outcome = |task| Ok(Outcome { id: self.id_of(task)?, outcome: "finish", attempt: 1 });
+        let outcome = |task| Ok(Outcome::finish(id_of(&self.ids, task)?, 1));
         let outcomes = tasks.iter().map(outcome).collect::<Result<Vec<_>, String>>()?;
-        let body = json(&Outcomes { outcomes })?;
-        let answer = self.http.call(Method::POST, "/v1/outcomes", body).await?;
-        answered(&answer, tasks.len())
+        finish_all(&mut self.http, outcomes).await
     }
-}
-
-/// Finishes one task by its path.
-///
-/// # Errors
-/// Returns the reason as text when no answer came.
-pub(super) async fn finish_one(
-    http: &mut Http,
-    path: &str,
-    attempt: u16,
-) -> Result<CallResult, String> {
-    #[derive(Serialize)]
-    struct Body {
-        attempt: u16,
-    }
-    let answer = http.call(Method::POST, path, json(&Body { attempt })?).await?;
-    Ok(if answer.status == 200 { CallResult::All } else { CallResult::None(told(&answer)) })
 }

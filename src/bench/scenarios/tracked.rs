@@ -10,12 +10,12 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::finish::finish_one;
 use super::lateness::{BACKGROUND, LatenessPlan, submitter};
 use crate::bench::ledger::{Ledger, Planned, Reply, written};
 use crate::bench::load::flow;
 use crate::bench::load::http::Http;
 use crate::bench::load::intake::CallResult;
+use crate::bench::load::outcome::finish_one;
 use crate::bench::load::rest::{RestTarget, TrackedLoad};
 use crate::bench::results::quantiles::Spans;
 use crate::bench::results::report::BenchReport;
