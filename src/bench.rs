@@ -3,8 +3,8 @@
 //! broker's append time minus the due time. docs/benchmarks.md is made with it.
 //!
 //! - A scenario ([`lateness`], [`burst`], [`drain`], [`submit`], [`cancel`], [`finish`],
-//!   [`tracked`], [`without_kafka`], [`immediate`], [`take_in`]) submits by `load/flow` into a `LoadTarget` and ends
-//!   in a `BenchReport`.
+//!   [`tracked`], [`without_kafka`], [`immediate`], [`take_in`]) submits by `load/flow` into a
+//!   `LoadTarget` and ends in a `BenchReport`.
 //! - The [`ledger`] compares the submitted tasks with the records that arrived: early, lost,
 //!   duplicates, lateness.
 //! - The targets here are Punctual's ways in: `load/rest`, `outbox`, `intake_topic`. The programs
@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use args::{
     BenchArgs, CallbackBenchArgs, Common, FinishBenchArgs, PopBenchArgs, Scenario, Steady,
-    SubmitBenchArgs, TrackedBenchArgs, WriteArgs, topics_in_turn,
+    SubmitBenchArgs, TrackedBenchArgs, TrackedSteady, WriteArgs, topics_in_turn,
 };
 use az::SaturatingAs as _;
 use consumers::pollers::PollersPlan;
@@ -279,9 +279,9 @@ fn finish_plan(args: &FinishBenchArgs) -> FinishPlan {
 }
 
 fn tracked_plan(args: &TrackedBenchArgs) -> TrackedPlan {
-    let tracking = TrackedLoad { ttr: args.ttr, backoff: args.backoff };
+    let tracking = TrackedLoad { ttr: args.tracked.ttr, backoff: args.backoff };
     TrackedPlan {
-        steady: steady("tracked", &args.steady, args.measured),
+        steady: steady("tracked", &args.tracked.steady, args.tracked.measured),
         tracking: (!args.untracked).then_some(tracking),
         consumers: usize::from(args.consumers),
         work: args.work,
@@ -289,24 +289,27 @@ fn tracked_plan(args: &TrackedBenchArgs) -> TrackedPlan {
     }
 }
 
-/// The group is new, and passes over what the topic has from earlier runs.
+/// The group is new: it reads the topic from its first record on.
 fn pop_plan(args: &PopBenchArgs, topic: TopicName) -> WithoutKafkaPlan {
     let group = format!("punctual-bench-{:08x}", rand::random::<u32>());
     let (pollers, max) = (usize::from(args.pollers), args.max);
-    WithoutKafkaPlan {
-        steady: steady("pop", &args.steady, args.measured),
-        ttr: args.ttr,
-        consumers: ConsumersPlan::Pop(PollersPlan { topic, group, pollers, max }),
-    }
+    let consumers = ConsumersPlan::Pop(PollersPlan { topic, group, pollers, max });
+    without_kafka_plan("pop", &args.tracked, consumers)
 }
 
 fn callback_plan(args: &CallbackBenchArgs, topic: TopicName) -> WithoutKafkaPlan {
-    let (listen, concurrency, ttr) = (args.listen, args.concurrency, args.ttr);
-    WithoutKafkaPlan {
-        steady: steady("callback", &args.steady, args.measured),
-        ttr,
-        consumers: ConsumersPlan::Callback(ServicePlan { topic, listen, concurrency, ttr }),
-    }
+    let (listen, concurrency, ttr) = (args.listen, args.concurrency, args.tracked.ttr);
+    let consumers = ConsumersPlan::Callback(ServicePlan { topic, listen, concurrency, ttr });
+    without_kafka_plan("callback", &args.tracked, consumers)
+}
+
+fn without_kafka_plan(
+    scenario: &'static str,
+    tracked: &TrackedSteady,
+    consumers: ConsumersPlan,
+) -> WithoutKafkaPlan {
+    let steady = steady(scenario, &tracked.steady, tracked.measured);
+    WithoutKafkaPlan { steady, ttr: tracked.ttr, consumers }
 }
 
 fn steady(scenario: &'static str, args: &Steady, measured: Duration) -> LatenessPlan {

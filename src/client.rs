@@ -19,6 +19,7 @@ pub mod task;
 #[cfg(test)]
 mod tests;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use access::profile::{self, Profiles};
@@ -297,6 +298,7 @@ async fn topic(args: args::TopicArgs) -> ExitCode {
             end(asked.await, args.node.json, Deed::Look, topics::shown)
         }
         Command::Policy(args) => topic_policy(&args).await,
+        Command::Callback(args) => topic_callback(&args).await,
         Command::Pause(args) => topic_act(&args, "pause").await,
         Command::Resume(args) => topic_act(&args, "resume").await,
     }
@@ -304,17 +306,34 @@ async fn topic(args: args::TopicArgs) -> ExitCode {
 
 async fn topic_policy(args: &args::TopicPolicyArgs) -> ExitCode {
     let path = ["v1", "topics", &args.topic, "policy"];
-    let asked = async {
-        let caller = NodeCaller::new(&args.node)?;
-        match &args.file {
-            Some(file) => {
-                let body = draft::bytes_of(file).await.map_err(Ending::usage)?;
-                caller.ask(&caller.put(&path, body)?).await
-            }
-            None => caller.ask(&caller.delete(&path)?).await,
-        }
-    };
+    let asked = put_or_delete(&args.node, &path, args.file.as_deref());
     end(Box::pin(asked).await, args.node.json, Deed::Schedule, topics::shown)
+}
+
+async fn topic_callback(args: &args::TopicCallbackArgs) -> ExitCode {
+    let path = ["v1", "topics", &args.topic, "callback"];
+    if args.file.is_none() && !args.delete {
+        let asked = ask(&args.node, |caller| caller.get(&path, &[]));
+        return end(asked.await, args.node.json, Deed::Look, topics::callback);
+    }
+    let asked = put_or_delete(&args.node, &path, args.file.as_deref());
+    end(Box::pin(asked).await, args.node.json, Deed::Schedule, topics::callback)
+}
+
+/// Puts the content of a file, or without a file deletes what is there.
+async fn put_or_delete(
+    node: &args::NodeOptions,
+    path: &[&str],
+    file: Option<&Path>,
+) -> Result<NodeAnswer, Ending> {
+    let caller = NodeCaller::new(node)?;
+    match file {
+        Some(file) => {
+            let body = draft::bytes_of(file).await.map_err(Ending::usage)?;
+            caller.ask(&caller.put(path, body)?).await
+        }
+        None => caller.ask(&caller.delete(path)?).await,
+    }
 }
 
 async fn topic_act(args: &args::TopicPause, act: &str) -> ExitCode {

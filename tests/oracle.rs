@@ -12,6 +12,8 @@ mod clock;
 mod clocks_and_quotas;
 #[path = "faults/counts.rs"]
 mod counts;
+#[path = "faults/deliveries.rs"]
+mod deliveries;
 #[path = "faults/door_history.rs"]
 #[expect(dead_code, reason = "the runner shows the figures")]
 mod door_history;
@@ -27,8 +29,6 @@ mod duplicates;
 mod expiries;
 #[path = "faults/expiry.rs"]
 mod expiry;
-#[path = "faults/handed.rs"]
-mod handed;
 #[path = "faults/history.rs"]
 #[expect(dead_code, reason = "the runner fills in and shows what the oracle does not look at")]
 mod history;

@@ -29,7 +29,9 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use crate::contender::{Door, Running, Who, bench, free_address, may_call, open_door, words};
 use crate::intakes::{FloorIntake, PollerIntake};
 use crate::observer::Observer;
-use crate::plan::{self, Cell, Inbound, InboundPace, Job, Size, Steady, Tracked, WithoutKafka};
+use crate::plan::{
+    self, Cell, Consumers, Inbound, InboundPace, Job, Size, Steady, Tracked, WithoutKafka,
+};
 use crate::results::{Results, short};
 use crate::servers::{
     COMMIT, KAFKA, MACHINE, Place, Servers, WRITE_BACK, commit, machine, write_back,
@@ -309,21 +311,20 @@ impl One<'_> {
         words
     }
 
-    fn without_kafka_words(&self, consumers: &WithoutKafka) -> Vec<String> {
-        let mut words = words(
+    fn without_kafka_words(&self, plan: &WithoutKafka) -> Vec<String> {
+        let (scenario, flag, value) = match plan.consumers {
+            Consumers::Pop(pollers) => ("pop", "--pollers", pollers.to_string()),
+            Consumers::Callback => ("callback", "--listen", self.service.to_string()),
+        };
+        words(
             &[
-                ("--rate", &consumers.rate),
-                ("--for", &secs(consumers.seconds)),
+                ("--rate", &plan.rate),
+                ("--for", &secs(plan.seconds)),
                 ("--warmup", &self.warm_up()),
+                (flag, &value),
             ],
-            if consumers.pollers > 0 { "pop" } else { "callback" },
-        );
-        if consumers.pollers > 0 {
-            words.extend(["--pollers".to_owned(), consumers.pollers.to_string()]);
-        } else {
-            words.extend(["--listen".to_owned(), self.service.to_string()]);
-        }
-        words
+            scenario,
+        )
     }
 
     fn inbound_words(&self, inbound: &Inbound) -> Vec<String> {

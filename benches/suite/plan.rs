@@ -2,7 +2,9 @@
 
 mod cell;
 
-pub use cell::{Cell, Inbound, InboundPace, Job, Size, Steady, Tracked, WithoutKafka, warm_up};
+pub use cell::{
+    Cell, Consumers, Inbound, InboundPace, Job, Size, Steady, Tracked, WithoutKafka, warm_up,
+};
 
 use crate::contender::{Door, Who};
 
@@ -392,7 +394,11 @@ fn pop(size: Size) -> Cell {
         topics: 1,
         partitions: 8,
         contenders: vec![Who::Nodes(1)],
-        job: Job::WithoutKafka(WithoutKafka { rate, seconds: size.of(3, 15, 60), pollers }),
+        job: Job::WithoutKafka(WithoutKafka {
+            rate,
+            seconds: size.of(3, 15, 60),
+            consumers: Consumers::Pop(pollers),
+        }),
     }
 }
 
@@ -404,7 +410,11 @@ fn callback(size: Size) -> Cell {
         goal: "from the append to the request p99 at most 30 ms",
         limit: "The two cores: each task costs what a tracked one does, and a request to the \
                 service.",
-        job: Job::WithoutKafka(WithoutKafka { rate, seconds: size.of(3, 15, 60), pollers: 0 }),
+        job: Job::WithoutKafka(WithoutKafka {
+            rate,
+            seconds: size.of(3, 15, 60),
+            consumers: Consumers::Callback,
+        }),
         ..pop(size)
     }
 }

@@ -12,7 +12,7 @@ import (
 type Pop struct {
 	// Group shares the tasks of the topic: each goes to one caller of the group.
 	Group string
-	// Wait is how long to wait for the first task. The zero value does not wait.
+	// Wait is how long to wait for the first task: 20 s unless given. A negative one does not wait.
 	Wait time.Duration
 	// Max is the most tasks: 1 unless given.
 	Max int
@@ -31,12 +31,12 @@ type PoppedTask struct {
 	FinishBy  time.Time                  `json:"finish_by"`
 	Partition int32                      `json:"partition"`
 	Offset    int64                      `json:"offset"`
-	Key       string                     `json:"key"`
+	Key       *string                    `json:"key"`
 	KeyBytes  []byte                     `json:"key_base64"`
 	Headers   map[string]json.RawMessage `json:"headers"`
 	// Payload is the record's value if it is JSON; otherwise one of the next three is set.
 	Payload      json.RawMessage `json:"payload"`
-	PayloadText  string          `json:"payload_text"`
+	PayloadText  *string         `json:"payload_text"`
 	PayloadBytes []byte          `json:"payload_base64"`
 	Tombstone    bool            `json:"tombstone"`
 }
@@ -81,7 +81,10 @@ func (client *Client) Pop(ctx context.Context, topic string, pop Pop) ([]PoppedT
 		return nil, fmt.Errorf(
 			"Wait is %v: give less than the timeout, %v", pop.Wait, client.http.Timeout)
 	}
-	body := map[string]any{"group": pop.Group, "wait": pop.Wait.Milliseconds()}
+	body := map[string]any{"group": pop.Group}
+	if pop.Wait != 0 {
+		body["wait"] = max(pop.Wait, 0).Milliseconds()
+	}
 	set(body, "max", pop.Max)
 	answer, err := ask[struct {
 		Tasks []PoppedTask `json:"tasks"`

@@ -143,13 +143,16 @@ func TestAPoppedTaskIsFinished(t *testing.T) {
 			}
 		}
 	}
+	if mine.ID == "" {
+		t.Fatal("the task was not popped")
+	}
 	equal(t, mine.Attempt, 1)
-	equal(t, mine.Key, "popped")
+	equal(t, *mine.Key, "popped")
 	equal(t, string(mine.Payload), "11")
 	equal(t, mine.FinishBy.After(time.Now().Add(30*time.Minute)), true)
 	finished := must[punctual.Answered](t)(client.Finish(ctx, mine.ID, mine.Attempt))
 	equal(t, finished.Verdict, punctual.AnswerFinished)
-	none := must[[]punctual.PoppedTask](t)(client.Pop(ctx, topic, punctual.Pop{Group: "go"}))
+	none := must[[]punctual.PoppedTask](t)(client.Pop(ctx, topic, punctual.Pop{Group: "go", Wait: -time.Second}))
 	equal(t, len(none), 0)
 	_, err := client.Pop(ctx, topic, punctual.Pop{Group: "go", Wait: time.Hour})
 	contains(t, fmt.Sprint(err), "give less than the timeout")

@@ -1,16 +1,20 @@
 //! The command lines of `bench`. The comments on the fields are the text of `--help`.
 
-use std::net::SocketAddr;
+mod steady;
+mod tracked;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::RangedI64ValueParser;
 use clap::{Args, Subcommand};
 
+pub use self::steady::Steady;
+use self::steady::{connections, up_to};
+pub use self::tracked::{CallbackBenchArgs, PopBenchArgs, TrackedBenchArgs, TrackedSteady};
 use super::cpu::WatchedProcess;
 use crate::client::args::Credentials;
+use crate::domain::TopicName;
 use crate::domain::time::duration;
-use crate::domain::{TopicName, Ttr};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -127,15 +131,20 @@ impl BenchArgs {
             Scenario::Immediate(args) => (Some(args.measured), None),
             Scenario::Tracked(args) => {
                 args.check()?;
-                (Some(args.measured), Some(&args.steady))
+                (Some(args.tracked.measured), Some(&args.tracked.steady))
             }
-            Scenario::Pop(PopBenchArgs { steady, measured, ttr, .. })
-            | Scenario::Callback(CallbackBenchArgs { steady, measured, ttr, .. }) => {
-                Ttr::new(*ttr).map_err(|error| format!("--ttr: {error}"))?;
+            Scenario::Pop(PopBenchArgs { tracked, .. })
+            | Scenario::Callback(CallbackBenchArgs { tracked, .. }) => {
+                tracked.check()?;
                 if self.common.topics > 1 {
                     return Err("--topics: the consumers take one topic".to_owned());
                 }
-                (Some(*measured), Some(steady))
+                if let Scenario::Callback(CallbackBenchArgs { listen, .. }) = &self.scenario
+                    && listen.ip().is_unspecified()
+                {
+                    return Err(format!("--listen {listen}: nodes need an address to call"));
+                }
+                (Some(tracked.measured), Some(&tracked.steady))
             }
             Scenario::Finish(FinishBenchArgs { count, warmup, .. })
             | Scenario::Cancel(CancelBenchArgs { count, warmup, .. })
@@ -196,8 +205,10 @@ pub enum Scenario {
     /// Measures how soon a service that is called back gets tracked tasks at a steady rate, from the
     /// append of the record to the request.
     ///
-    /// The service is this program. The nodes must run with --callback-host http://127.0.0.1:7180
-    /// --callback-network 127.0.0.1 (that of --listen) and a --callback-key-file.
+    /// The service is this program, and the callback of the topic is set for the run. If the run is
+    /// interrupted, the callback stays: `punctual topic callback TOPIC --delete`. The nodes must run
+    /// with --callback-host http://127.0.0.1:7180 --callback-network 127.0.0.1 (that of --listen) and
+    /// a --callback-key-file.
     Callback(CallbackBenchArgs),
     /// Measures tasks without a delay, from the request to the append.
     Immediate(Immediate),
@@ -242,32 +253,6 @@ pub struct Soak {
     /// a forgotten session or a long report. The variable PGPASSWORD may have the password.
     #[arg(long, value_name = "POSTGRES-URL")]
     pub hold_snapshot: Option<String>,
-}
-
-/// A steady rate.
-#[derive(Args, Clone, Debug)]
-pub struct Steady {
-    /// Tasks per second.
-    #[arg(long, value_name = "COUNT", default_value_t = 2_000, value_parser = up_to(1_000_000))]
-    pub rate: u32,
-    /// Minimum time between a submit and its due time.
-    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "1s")]
-    pub ahead_min: Duration,
-    /// Maximum time between a submit and its due time. The measurement begins later by this time.
-    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "5s")]
-    pub ahead_max: Duration,
-    /// Maximum number of tasks per request.
-    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = up_to(10_000))]
-    pub batch: u32,
-    /// Number of connections.
-    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = connections())]
-    pub connections: u16,
-    /// Number of tasks to store first. They are due hours later, and stay stored.
-    #[arg(long, value_name = "COUNT", default_value_t = 0)]
-    pub pending: u64,
-    /// Time at the full rate before the measurement.
-    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "5s")]
-    pub warmup: Duration,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -356,101 +341,6 @@ pub struct FinishBenchArgs {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  punctual bench tracked --topic demo --rate 2000 --pending \
-                  1000000\n  punctual bench tracked --topic demo --unfinished 10 --ttr 2s \
-                  --backoff 1s")]
-pub struct TrackedBenchArgs {
-    #[command(flatten)]
-    pub steady: Steady,
-    /// The measured time.
-    #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]
-    pub measured: Duration,
-    /// The time to run of each attempt, 1 s to 7 d.
-    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "10s")]
-    pub ttr: Duration,
-    /// The wait after each attempt, at most 1 s: longer waits are shortened at random.
-    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "1s")]
-    pub backoff: Duration,
-    /// The number of tasks in a hundred that are not finished at their first attempt.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 0,
-        value_parser = clap::value_parser!(u8).range(0..=100)
-    )]
-    pub unfinished: u8,
-    /// Time from the arrival of a record to the request that finishes it.
-    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "20ms")]
-    pub work: Duration,
-    /// Number of connections of the consumer.
-    #[arg(long, value_name = "COUNT", default_value_t = 128, value_parser = connections())]
-    pub consumers: u16,
-    /// Submits untracked tasks, which nobody finishes, to compare with.
-    #[arg(long, conflicts_with = "unfinished")]
-    pub untracked: bool,
-}
-
-impl TrackedBenchArgs {
-    fn check(&self) -> Result<(), String> {
-        Ttr::new(self.ttr).map_err(|error| format!("--ttr: {error}"))?;
-        if self.backoff > Duration::from_secs(1) {
-            return Err(format!("--backoff must be at most 1 s, not {:?}", self.backoff));
-        }
-        Ok(())
-    }
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(
-    after_help = "Examples:\n  punctual bench pop --topic demo --rate 1000 --pollers 50 --max 10"
-)]
-pub struct PopBenchArgs {
-    #[command(flatten)]
-    pub steady: Steady,
-    /// The measured time.
-    #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]
-    pub measured: Duration,
-    /// The time to run of each attempt, 1 s to 7 d.
-    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]
-    pub ttr: Duration,
-    /// Number of callers, each with a connection of its own.
-    #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = connections())]
-    pub pollers: u16,
-    /// The most tasks of an answer. They are finished together.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 10,
-        value_parser = clap::value_parser!(u16).range(1..=1_000)
-    )]
-    pub max: u16,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  punctual bench callback --topic demo --rate 1000")]
-pub struct CallbackBenchArgs {
-    #[command(flatten)]
-    pub steady: Steady,
-    /// The measured time.
-    #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]
-    pub measured: Duration,
-    /// The time to run of each attempt, 1 s to 7 d.
-    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]
-    pub ttr: Duration,
-    /// The address of the service.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7180")]
-    pub listen: SocketAddr,
-    /// The most requests that wait for an answer.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 200,
-        value_parser = clap::value_parser!(u16).range(1..=1_000)
-    )]
-    pub concurrency: u16,
-}
-
-#[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  punctual bench immediate --topic demo --rate 2000 --for 30s")]
 pub struct Immediate {
     /// Requests per second.
@@ -530,16 +420,6 @@ pub struct WriteArgs {
     pub connections: Option<u16>,
 }
 
-/// Parses a count of 1 to `max`.
-fn up_to(max: i64) -> RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(1..=max)
-}
-
-/// Parses a number of connections.
-fn connections() -> RangedI64ValueParser<u16> {
-    clap::value_parser!(u16).range(1..=4096)
-}
-
 fn topic(text: &str) -> Result<TopicName, String> {
     TopicName::new(text).map_err(|error| error.to_string())
 }
@@ -590,6 +470,7 @@ mod tests {
             ("tracked --backoff 2s", "--backoff"),
             ("pop --ttr 10ms", "--ttr"),
             ("callback --topics 2", "--topics"),
+            ("callback --listen 0.0.0.0:7180", "--listen"),
             ("burst --json /there-is-no-such-folder/x.json", "/there-is-no-such-folder/x.json"),
         ] {
             assert!(check(wrong).unwrap_err().contains(said), "{wrong}");

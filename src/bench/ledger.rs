@@ -141,6 +141,18 @@ impl Ledger {
         parse(key).and_then(|key| self.index_of(key))
     }
 
+    /// Returns the numbers of the tasks due within `due`. With `is_accepted`, only those of the
+    /// accepted ones.
+    pub fn numbers(&self, due: &Range, is_accepted: bool) -> Vec<usize> {
+        let due = self.since_start(due.start)..self.since_start(due.end);
+        let is_wanted = |entry: &LedgerEntry| {
+            due.contains(&entry.due_at) && (!is_accepted || entry.reply == Reply::Accepted)
+        };
+        let pages = self.pages();
+        let wanted = pages.entries.iter().enumerate().filter(|(_, entry)| is_wanted(entry));
+        wanted.map(|(number, _)| number).collect()
+    }
+
     pub fn snapshot(&self) -> LedgerFigures {
         let pages = self.pages();
         LedgerFigures {

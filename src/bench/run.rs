@@ -125,6 +125,14 @@ impl BenchRun {
         Mark { sample: CpuSample::take(&self.setup.watched), at: clock::monotonic() }
     }
 
+    /// Samples the processes at both ends of a range of time.
+    pub async fn marks(&self, range: &Range) -> (Mark, Mark) {
+        self.wait_until(range.start).await;
+        let before = self.mark();
+        self.wait_until(range.end).await;
+        (before, self.mark())
+    }
+
     /// Returns the resources that the processes used between two samples, for `task_count` tasks.
     pub fn usage(&self, from: &Mark, to: &Mark, task_count: u64) -> Vec<Usage> {
         to.sample.since(&from.sample, &self.setup.watched, task_count, to.at.since(from.at))

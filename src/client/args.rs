@@ -30,7 +30,9 @@ pub use self::schedule::{
     ScheduleApply, ScheduleArgs, ScheduleBackfill, ScheduleCommand, ScheduleList, ScheduleNext,
     ScheduleOne, SchedulePlace, ScheduleSet,
 };
-pub use self::topic::{TopicArgs, TopicCommand, TopicList, TopicOne, TopicPause, TopicPolicyArgs};
+pub use self::topic::{
+    TopicArgs, TopicCallbackArgs, TopicCommand, TopicList, TopicOne, TopicPause, TopicPolicyArgs,
+};
 
 use crate::domain::TaskId;
 
@@ -52,7 +54,7 @@ pub enum ClientCommand {
     Dead(DeadArgs),
     /// Creates, lists, pauses and deletes recurring schedules.
     Schedule(ScheduleArgs),
-    /// Lists, pauses and resumes topics, and sets their policies.
+    /// Lists, pauses and resumes topics, and sets their policies and callbacks.
     Topic(TopicArgs),
     /// Shows whether the cluster is well, its nodes, and its unavailable topics.
     Cluster(ClusterArgs),
@@ -413,4 +415,34 @@ pub struct CancelArgs {
     pub yes: bool,
     #[command(flatten)]
     pub node: NodeOptions,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct CommandLine {
+        #[command(subcommand)]
+        command: ClientCommand,
+    }
+
+    #[test]
+    fn a_command_ends_by_itself_with_and_without_its_noun() {
+        for (line, ends_by_itself) in [
+            ("submit tasks.jsonl", true),
+            ("submit --topic t --delay 1s --payload 1", false),
+            ("pop --topic t --group g --exec cat", true),
+            ("pop --topic t --group g", false),
+            ("list", false),
+        ] {
+            for noun in ["", "task "] {
+                let words = format!("punctual {noun}{line}");
+                let parsed = CommandLine::try_parse_from(words.split(' ')).unwrap();
+                assert_eq!(parsed.command.ends_by_itself(), ends_by_itself, "{words}");
+            }
+        }
+    }
 }

@@ -203,7 +203,7 @@ impl Access {
         while !load.is_over.load(Ordering::Relaxed) {
             wait::until(now_ms() + SUBMITTED_EVERY_MS).await;
             let Some(seat) = caller.seat() else { continue };
-            let (task, body) = task(&load, &ledger, None);
+            let (task, body) = task(&load, &ledger, STEADY, None);
             let reply = caller.send(&seat, Method::POST, "/v1/tasks", Some(&body)).await;
             let outcome = outcome(&ledger, &reply, &["forbidden"]);
             let counter = match &outcome {
@@ -222,7 +222,7 @@ impl Access {
     async fn be_denied(self: Arc<Self>, load: Load, caller: Caller, ledger: Arc<Ledger>) {
         for count in 0.. {
             let name = format!("guarded-{count}");
-            let (guarded, body) = task(&load, &ledger, Some(&name));
+            let (guarded, body) = task(&load, &ledger, STEADY, Some(&name));
             let Some(seat) = caller.seat() else {
                 wait::until(now_ms() + DENIED_EVERY_MS).await;
                 if load.is_over.load(Ordering::Relaxed) {
@@ -276,14 +276,14 @@ impl Access {
         };
         match attempt {
             Attempt::Submit => {
-                let (task, body) = task(load, ledger, None);
+                let (task, body) = task(load, ledger, STEADY, None);
                 let reply = caller.send(&seat, Method::POST, "/v1/tasks", Some(&body)).await;
                 self.must_be_denied("a submit", &reply);
                 note_refused(ledger, &seat, task, &reply);
             }
             Attempt::BulkSubmit => {
                 let (tasks, bodies): (Vec<Submit>, Vec<Value>) =
-                    (0..3).map(|_| task(load, ledger, None)).unzip();
+                    (0..3).map(|_| task(load, ledger, STEADY, None)).unzip();
                 let body = json!({ "tasks": bodies });
                 let reply = caller.send(&seat, Method::POST, "/v1/tasks/batch", Some(&body)).await;
                 self.each_must_be_denied(&reply);
@@ -291,7 +291,7 @@ impl Access {
             }
             Attempt::Replace(target) => {
                 let Target::Name(_, name) = &target else { return };
-                let (task, mut body) = task(load, ledger, Some(name));
+                let (task, mut body) = task(load, ledger, STEADY, Some(name));
                 let fields = body.as_object_mut().expect("a task is an object");
                 fields.remove("topic");
                 fields.remove("name");
@@ -407,8 +407,8 @@ impl Access {
 /// The key of all tasks that the submitter has submitted.
 const KEY_OF_SUBMITTER: &str = "submitter";
 
-/// Returns a new task for the topic that no operation touches.
-fn task(load: &Load, ledger: &Ledger, name: Option<&str>) -> (Submit, Value) {
+/// Returns a new task for a topic.
+pub fn task(load: &Load, ledger: &Ledger, topic: usize, name: Option<&str>) -> (Submit, Value) {
     let mut chance = rand::rng();
     let now = now_ms();
     let due_at = now + chance.random_range(300..3000) + load.clock.offset_ms();
@@ -418,7 +418,7 @@ fn task(load: &Load, ledger: &Ledger, name: Option<&str>) -> (Submit, Value) {
         node: 0,
         sent_at: now,
         answered_at: now,
-        topic: STEADY,
+        topic,
         name: name.map(str::to_owned),
         is_put: false,
         when: None,
@@ -431,7 +431,7 @@ fn task(load: &Load, ledger: &Ledger, name: Option<&str>) -> (Submit, Value) {
         outcome: Outcome::Refused { why: "not sent".to_owned() },
     };
     let mut body = json!({
-        "topic": load.topics[STEADY], "due_at": due_at, "payload_text": text,
+        "topic": load.topics[topic], "due_at": due_at, "payload_text": text,
         "key": KEY_OF_SUBMITTER
     });
     if let Some(name) = name {

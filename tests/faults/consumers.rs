@@ -62,8 +62,8 @@ impl Consumers {
         Self { is_done, reading, consumer }
     }
 
-    /// Returns a consumer that answers for what it gets otherwise.
-    pub fn one(&self) -> &Consumer {
+    /// Returns a consumer that answers for deliveries without Kafka.
+    pub fn consumer(&self) -> &Consumer {
         &self.consumer
     }
 

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use uuid::Uuid;
 
 use super::clock::PostgresClock;
+use super::deliveries::Delivered;
 use super::door_history::Doors;
-use super::handed::Handed;
 use super::plan::{Kind, Operation};
 use super::schedule_history::{Command, MadeRun, RunHeaders};
 
@@ -39,7 +39,7 @@ pub struct History {
     pub moves: Vec<Move>,
     pub calls: Vec<Call>,
     /// What consumers without Kafka have got.
-    pub handed: Vec<Handed>,
+    pub delivered: Vec<Delivered>,
     pub commands: Vec<Command>,
     /// The runs of schedules in the end.
     pub runs: Vec<MadeRun>,

@@ -28,6 +28,7 @@ mod clock;
 mod clock_file;
 mod consumers;
 mod counts;
+mod deliveries;
 mod door_history;
 mod door_plan;
 mod door_rules;
@@ -35,7 +36,6 @@ mod doors;
 mod duplicates;
 mod expiry;
 mod field;
-mod handed;
 #[expect(dead_code, reason = "all of it is evidence: shown when a promise was broken")]
 mod history;
 mod lateness;

@@ -103,7 +103,7 @@ pub fn judge(history: &History, is_whole: bool) -> Judgement {
     case.check_pauses();
     case.check_schedules();
     case.check_tracked();
-    case.check_handed();
+    case.check_deliveries();
     case.check_doors(is_whole);
     case.found
         .violations

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::handed::Way;
+use super::deliveries::Route;
 use super::history::{History, Target};
 use super::oracle::{Judgement, Rule};
 use super::plan::Kind;
@@ -83,9 +83,10 @@ pub fn table(round: &Round) -> String {
             counts.tracked, counts.calls, counts.calls_refused, counts.calls_unknown
         ),
     );
-    if !round.history.handed.is_empty() {
-        let all = round.history.handed.len();
-        let popped = round.history.handed.iter().filter(|one| one.way != Way::Callback).count();
+    if !round.history.delivered.is_empty() {
+        let all = round.history.delivered.len();
+        let popped =
+            round.history.delivered.iter().filter(|one| one.way != Route::Callback).count();
         line("without Kafka", format!("{popped} popped, {} by a callback", all - popped));
     }
     if !round.history.doors.requests.is_empty() {
@@ -267,6 +268,8 @@ fn story(history: &History, task: Uuid) -> Vec<String> {
             || is_of_name(request.topic, request.name.as_ref())
     });
     lines.extend(requests.map(|request| (request.sent_at, format!("{request:?}"))));
+    let delivered = history.delivered.iter().filter(|delivered| delivered.id == task);
+    lines.extend(delivered.map(|delivered| (delivered.at, format!("{delivered:?}"))));
     let calls = history.calls.iter().filter(|call| call.id == task);
     lines.extend(calls.map(|call| (call.sent_at, format!("{call:?}"))));
     lines.extend(records.iter().map(|record| (record.at, format!("{record:?}"))));
@@ -307,6 +310,7 @@ pub fn write(round: &Round, folder: &Path) {
         history.cancels.iter().map(|cancel| format!("{cancel:?}\n")).collect(),
         history.moves.iter().map(|one| format!("{one:?}\n")).collect(),
         history.calls.iter().map(|call| format!("{call:?}\n")).collect(),
+        history.delivered.iter().map(|delivered| format!("{delivered:?}\n")).collect(),
         history.commands.iter().map(|command| format!("{command:?}\n")).collect(),
         history.runs.iter().map(|run| format!("{run:?}\n")).collect(),
         history.doors.requests.iter().map(|request| format!("{request:?}\n")).collect(),

@@ -72,7 +72,7 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     let consumers = Consumers::start(&field, &load, &caller, &ledger);
     let without_kafka = match field.take_service_port() {
         Some(port) => {
-            let answering = (&ledger, consumers.one());
+            let answering = (&ledger, consumers.consumer());
             Some(WithoutKafka::start(&field, port, &caller, answering, plan.seed).await)
         }
         None => None,
@@ -103,11 +103,11 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     if setup.is_varied {
         resume_topic(&field).await;
     }
-    let undone = drain(&field, now_ms()).await;
-    let unanswered = match without_kafka {
-        Some(without_kafka) => without_kafka.stop(&field, &caller).await,
+    let undelivered = match without_kafka {
+        Some(without_kafka) => without_kafka.stop(&load, &caller).await,
         None => None,
     };
+    let undone = drain(&field, now_ms()).await;
     consumers.stop().await;
     progress.abort();
     unable.abort();
@@ -135,7 +135,7 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
         task: None,
         what,
     }));
-    judgement.violations.extend(unready.into_iter().chain(unanswered).map(broken));
+    judgement.violations.extend(unready.into_iter().chain(undelivered).map(broken));
     judgement.violations.extend(broken_nodes(&field).await);
     if let Some(access) = &field.access {
         println!("  {}", access.figures());
@@ -260,7 +260,7 @@ async fn write_down(
         commands: std::mem::take(&mut ledger.commands.lock().unwrap()),
         runs,
         calls: std::mem::take(&mut ledger.calls.lock().unwrap()),
-        handed: std::mem::take(&mut ledger.handed.lock().unwrap()),
+        delivered: std::mem::take(&mut ledger.delivered.lock().unwrap()),
         doors: Doors::default(),
         records: field.arrivals(),
         lines,

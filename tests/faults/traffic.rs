@@ -19,7 +19,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::caller::{Answer, Caller, Refusal, Reply};
 use super::clock_file::ClockFile;
-use super::handed::Handed;
+use super::deliveries::Delivered;
 use super::history::{
     BACKOFF_MAX_MS, Call, Cancel, DEAD, DELETED, LIMITED, Move, Outcome, PAUSED, STEADY, Submit,
     Target, Tracked, UNAVAILABLE, Verdict,
@@ -74,7 +74,7 @@ pub struct Ledger {
     pub cancels: Mutex<Vec<Cancel>>,
     pub moves: Mutex<Vec<Move>>,
     pub calls: Mutex<Vec<Call>>,
-    pub handed: Mutex<Vec<Handed>>,
+    pub delivered: Mutex<Vec<Delivered>>,
     pub commands: Mutex<Vec<Command>>,
     pub oddities: Mutex<Vec<String>>,
     recent: Mutex<Vec<Uuid>>,
@@ -484,7 +484,7 @@ impl Ledger {
         }
     }
 
-    fn note_submit(&self, node: u8, submit: Submit, reply: Reply) -> Outcome {
+    pub fn note_submit(&self, node: u8, submit: Submit, reply: Reply) -> Outcome {
         let outcome = match reply.answer {
             Answer::Said { status, has_retry_after, ref body } => {
                 self.outcome(&submit, status, has_retry_after, body)

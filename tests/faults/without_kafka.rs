@@ -1,7 +1,6 @@
 //! Consumers without Kafka. Callers of `pop` take tasks of one topic; some vanish while they wait.
 //! A service is called back for those of another topic, and answers well, badly, late or never.
 
-use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,20 +11,25 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use reqwest::Method;
+use ring::hmac;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use uuid::Uuid;
+use xxhash_rust::xxh3::xxh3_64;
 
+use super::access;
 use super::caller::{Answer, Caller, Refusal};
 use super::consumers::{Consumer, Delivery};
+use super::deliveries::{Delivered, Route};
 use super::field::Field;
-use super::handed::{Handed, Way};
-use super::history::{Call, CallKind, CallVerdict, LIMITED, Outcome, STEADY};
-use super::traffic::Ledger;
+use super::history::{Call, CallKind, CallVerdict, LIMITED, Outcome, STEADY, Tracked};
+use super::traffic::{Ledger, Load};
 use crate::support::wait::look_for;
 use crate::support::{now_ms, wait};
 
@@ -40,14 +44,19 @@ const WAIT: Duration = Duration::from_secs(2);
 const RETRY_MS: i64 = 300;
 /// How long the nodes wait for an answer of the service.
 const TIMEOUT_MS: i64 = 1500;
-/// At the end of a round, a node answers a pop within this time.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(60);
+/// What a service in trouble asks for.
+const RETRY_AFTER_S: i64 = 1;
+/// At the end of a round, a task is delivered within this time.
+const DELIVERY_DEADLINE: Duration = Duration::from_secs(90);
+const SUBMIT_EVERY_MS: i64 = 1000;
+const KEY: &[u8] = b"key one key one key one key";
 
 /// The consumers of a round.
 pub struct WithoutKafka {
+    ledger: Arc<Ledger>,
     is_done: Arc<AtomicBool>,
     callers: JoinSet<()>,
-    /// Ends with it.
+    /// Ends when it is dropped.
     _service: JoinSet<()>,
 }
 
@@ -63,7 +72,7 @@ impl ServicePort {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let url = url_of(&listener);
         let keys = folder.join("callback.keys");
-        std::fs::write(&keys, "a2V5IG9uZSBrZXkgb25lIGtleSBvbmUga2V5").expect("write the keys");
+        std::fs::write(&keys, STANDARD.encode(KEY)).expect("write the keys");
         let keys = keys.to_str().expect("a path in UTF-8");
         let arguments = [
             "--callback-host",
@@ -98,7 +107,9 @@ impl WithoutKafka {
     ) -> Self {
         let is_done = Arc::<AtomicBool>::default();
         let url = url_of(&port.listener);
-        let router = Router::new().fallback(answer).with_state((Arc::clone(ledger), seed));
+        let (ledger, topic) = (Arc::clone(ledger), field.topic_name(CALLED));
+        let called = Service { ledger: Arc::clone(&ledger), seed, topic };
+        let router = Router::new().fallback(answer).with_state(Arc::new(called));
         let mut service = JoinSet::new();
         service.spawn(async move {
             axum::serve(port.listener, router).await.expect("the service goes on");
@@ -112,33 +123,59 @@ impl WithoutKafka {
             let popper = Popper {
                 path: format!("/v1/topics/{}/pop", field.topic_name(POPPED)),
                 caller: caller.clone(),
-                ledger: Arc::clone(ledger),
+                ledger: Arc::clone(&ledger),
                 answering: answering.clone(),
                 is_done: Arc::clone(&is_done),
                 chance: StdRng::seed_from_u64(seed ^ number),
             };
             callers.spawn(popper.run());
         }
-        Self { is_done, callers, _service: service }
+        Self { ledger, is_done, callers, _service: service }
     }
 
-    /// Waits until a node answers a pop: no fault is left. Then ends the callers. Returns a message
-    /// if none answers.
-    pub async fn stop(mut self, field: &Field, caller: &Caller) -> Option<String> {
-        let path = format!("/v1/topics/{}/pop", field.topic_name(POPPED));
-        let body = json!({ "group": GROUP, "wait": "0s" });
-        let answered = look_for(ANSWER_DEADLINE, async || {
-            let seat = caller.seat()?;
-            let reply = caller.send(&seat, Method::POST, &path, Some(&body)).await;
-            matches!(reply.answer, Answer::Said { status: 200, .. }).then_some(())
-        });
-        let is_answered = answered.await.is_some();
+    /// Waits until the task of each topic is delivered: no fault is left. Then ends the callers.
+    /// Returns a message about a topic whose tasks are not.
+    pub async fn stop(mut self, load: &Load, caller: &Caller) -> Option<String> {
+        let is_pop = |route: Route| matches!(route, Route::Pop { .. });
+        let is_callback = |route: Route| route == Route::Callback;
+        let popped = self.missing(load, caller, (POPPED, "pop"), is_pop).await;
+        let called = self.missing(load, caller, (CALLED, "the callback"), is_callback).await;
         self.is_done.store(true, Ordering::Relaxed);
         while let Some(ended) = self.callers.join_next().await {
             ended.expect("a caller of pop goes on to its end");
         }
-        let what = || format!("no node answers {path} {ANSWER_DEADLINE:?} after the end");
-        (!is_answered).then(what)
+        popped.or(called)
+    }
+
+    /// Submits tasks until one is delivered. A Kafka consumer may have finished one before.
+    async fn missing(
+        &self,
+        load: &Load,
+        caller: &Caller,
+        (topic, by): (usize, &str),
+        is_wanted: impl Fn(Route) -> bool,
+    ) -> Option<String> {
+        let since = now_ms();
+        let delivered = look_for(DELIVERY_DEADLINE, async || {
+            self.submit(load, caller, topic).await;
+            wait::until(now_ms() + SUBMIT_EVERY_MS).await;
+            let all = self.ledger.delivered.lock().unwrap();
+            all.iter().any(|one| one.at > since && is_wanted(one.route)).then_some(())
+        });
+        let what = || format!("nothing was delivered by {by} for {DELIVERY_DEADLINE:?}");
+        if delivered.await.is_some() { None } else { Some(what()) }
+    }
+
+    async fn submit(&self, load: &Load, caller: &Caller, topic: usize) {
+        let Some(seat) = caller.seat() else { return };
+        let (mut submit, mut body) = access::task(load, &self.ledger, topic, None);
+        let tracked = Tracked { ttr_ms: 3000, attempts_max: 3, backoff_ms: 0, dead_topic: None };
+        body["ttr"] = format!("{}ms", tracked.ttr_ms).into();
+        body["retry"] = json!({ "attempts_max": tracked.attempts_max, "backoff_min": "0ms" });
+        submit.tracked = Some(tracked);
+        let reply = caller.send(&seat, Method::POST, "/v1/tasks", Some(&body)).await;
+        // The history has the answer, whatever it was.
+        let _outcome: Outcome = self.ledger.note_submit(seat.node, submit, reply);
     }
 }
 
@@ -211,33 +248,71 @@ impl Popper {
         let id: Uuid = task["id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
         let attempt = u16::try_from(number("attempt")).expect("an attempt");
         let partition = i32::try_from(number("partition")).expect("a partition");
-        let way = Way::Pop { partition, offset: number("offset") };
-        self.ledger.handed.lock().unwrap().push(Handed { at, topic: POPPED, id, attempt, way });
+        let payload_hash = xxh3_64(task["payload_text"].as_str().unwrap_or_default().as_bytes());
+        let route = Route::Pop { partition, offset: number("offset") };
+        let delivered = Delivered { at, topic: POPPED, id, attempt, payload_hash, route };
+        self.ledger.delivered.lock().unwrap().push(delivered);
         Delivery { id, attempt, ttr_ms: time("finish_by") - time("published_at") }
     }
 }
 
-/// Answers a request of a callback. The choice depends on the seed, the task and the attempt.
-async fn answer(
-    State((ledger, seed)): State<(Arc<Ledger>, u64)>,
-    headers: HeaderMap,
-    _body: Bytes,
-) -> Response {
-    let at = now_ms();
-    let header = |name: &str| headers[name].to_str().expect("a header in ASCII");
-    let id: Uuid = header("punctual-task-id").parse().expect("an id");
-    let attempt: u16 = header("punctual-attempt").parse().expect("a number");
-    let handed = Handed { at, topic: CALLED, id, attempt, way: Way::Callback };
-    ledger.handed.lock().unwrap().push(handed);
-    let mut chance = StdRng::seed_from_u64(id.as_u64_pair().1 ^ seed ^ (u64::from(attempt) << 32));
-    // The work is done when the answer is on its way. The node may not get it.
-    let finish = || {
+/// The service, as its requests see it.
+struct Service {
+    ledger: Arc<Ledger>,
+    seed: u64,
+    topic: String,
+}
+
+impl Service {
+    /// Returns the task and the attempt of a request, or what is wrong with it.
+    fn read(&self, headers: &HeaderMap, body: &[u8]) -> Result<(Uuid, u16), String> {
+        let header = |name: &str| {
+            let value = headers.get(name).and_then(|value| value.to_str().ok());
+            value.ok_or_else(|| format!("no {name}: {headers:?}"))
+        };
+        let signature = header("punctual-signature")?;
+        let (time, digest) = signature
+            .strip_prefix("t=")
+            .and_then(|rest| rest.split_once(",v1="))
+            .ok_or_else(|| format!("no signature: {signature}"))?;
+        let digest = hex::decode(digest).map_err(|error| format!("{signature}: {error}"))?;
+        let signed = [format!("{time}\n{}\n", self.topic).as_bytes(), body].concat();
+        hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, KEY), &signed, &digest)
+            .map_err(|_unspecified| format!("a wrong signature: {signature}"))?;
+        if header("punctual-topic")? != self.topic {
+            return Err(format!("another topic: {headers:?}"));
+        }
+        let id = header("punctual-task-id")?.parse().map_err(|_error| "no id".to_owned())?;
+        let attempt = header("punctual-attempt")?.parse();
+        Ok((id, attempt.map_err(|_error| "no attempt".to_owned())?))
+    }
+
+    /// Records that the node may do this to an attempt now. It may not get the answer.
+    fn note(&self, (id, attempt): (Uuid, u16), kind: CallKind) {
         let at = now_ms();
         let verdict = CallVerdict::Unknown { why: "the answer of the service".to_owned() };
-        let (attempt, kind) = (Some(attempt), CallKind::Finish);
+        let attempt = Some(attempt);
         let call = Call { node: 0, sent_at: at, answered_at: at, id, attempt, kind, verdict };
-        ledger.calls.lock().unwrap().push(call);
+        self.ledger.calls.lock().unwrap().push(call);
+    }
+}
+
+/// Answers a request of a callback. The choice depends on the seed, the task and the attempt.
+async fn answer(State(service): State<Arc<Service>>, headers: HeaderMap, body: Bytes) -> Response {
+    let at = now_ms();
+    let (id, attempt) = match service.read(&headers, &body) {
+        Ok(about) => about,
+        Err(wrong) => {
+            service.ledger.oddities.lock().unwrap().push(format!("a callback: {wrong}"));
+            return StatusCode::BAD_REQUEST.into_response();
+        }
     };
+    let (payload_hash, route) = (xxh3_64(&body), Route::Callback);
+    let delivered = Delivered { at, topic: CALLED, id, attempt, payload_hash, route };
+    service.ledger.delivered.lock().unwrap().push(delivered);
+    let mixed = id.as_u64_pair().1 ^ service.seed ^ (u64::from(attempt) << 32);
+    let mut chance = StdRng::seed_from_u64(mixed);
+    let finish = || service.note((id, attempt), CallKind::Finish);
     match chance.random_range(0..100) {
         0..45 => {
             finish();
@@ -254,9 +329,14 @@ async fn answer(
             finish();
             StatusCode::OK.into_response()
         }
-        65..70 => std::future::pending::<Infallible>().await.into_response(),
+        65..70 => std::future::pending::<Response>().await,
         70..85 => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-        85..92 => (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "1")]).into_response(),
+        85..92 => {
+            let retry_in = Some(RETRY_AFTER_S * 1000);
+            service.note((id, attempt), CallKind::Fail { retry_in, is_final: false });
+            let after = [("retry-after", RETRY_AFTER_S.to_string())];
+            (StatusCode::SERVICE_UNAVAILABLE, after).into_response()
+        }
         _ => StatusCode::BAD_REQUEST.into_response(),
     }
 }

@@ -27,6 +27,7 @@ use tokio_rustls::server::TlsStream;
 use uuid::Uuid;
 
 use crate::support::api::Answer;
+use crate::support::node::program;
 use crate::support::wait::until;
 use crate::support::{Api, Cluster, Node, eventually, now_ms};
 
@@ -309,8 +310,18 @@ async fn a_service_that_is_gone_pauses_its_callback_until_it_is_set_again() {
     let after = api.submit(&task(&topic, 1, "30s")).await.id;
     eventually("and again", DEADLINE, async || state_of(api, after).await == "finished").await;
     assert!(service.seen().len() > before);
-    let deleted = api.send(Method::DELETE, &path, None).await;
-    assert_eq!(deleted.status, 200, "{}", deleted.text);
+    // The command line shows and sets it, too.
+    let topic_callback = async |more: &[&str]| {
+        let words = [&["topic", "callback", &topic, "--url", api.base()], more].concat();
+        let output = program(&words).output().await.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let file = cluster.folder().join("callback.json");
+    std::fs::write(&file, json!({ "url": service.url("/new") }).to_string()).unwrap();
+    assert!(topic_callback(&[file.to_str().unwrap()]).await.contains("/new"));
+    assert!(topic_callback(&[]).await.contains("concurrency     50"));
+    assert!(topic_callback(&["--delete"]).await.contains("/new"));
     assert_eq!(api.send(Method::DELETE, &path, None).await.status, 404);
     assert_eq!(api.get(&path).await.status, 404);
 }

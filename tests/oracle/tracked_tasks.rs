@@ -1,6 +1,6 @@
 //! Tests the oracle on histories of tracked tasks and their consumers.
 
-use super::handed::{Handed, Way};
+use super::deliveries::{Delivered, Route};
 use super::history::{
     Arrival, Call, CallKind, CallVerdict, DEAD, DELETED, History, Line, Outcome, STEADY, Tracked,
 };
@@ -392,27 +392,33 @@ fn a_submit_without_an_answer_has_its_wishes_all_the_same() {
 
 #[test]
 fn a_consumer_without_kafka_gets_what_is_in_the_topic_and_nothing_twice_without_a_cause() {
-    let way = Way::Pop { partition: 0, offset: 1 };
-    let handed = Handed { at: FIRST + 20, topic: STEADY, id: id(1), attempt: 1, way };
-    let rules_of = |all: &[Handed], fault: Option<Kind>| {
+    let route = Route::Pop { partition: 0, offset: 1 };
+    let (at, topic, id_of_task) = (FIRST + 20, STEADY, id(1));
+    let delivered = Delivered { at, topic, id: id_of_task, attempt: 1, payload_hash: 1, route };
+    let rules_of = |all: &[Delivered], fault: Option<Kind>| {
         let mut history = finished();
-        history.handed.extend(all);
+        history.delivered.extend(all);
         if let Some(kind) = fault {
             operation(&mut history, kind, FIRST + 30, FIRST + 40);
         }
         rules(&history)
     };
-    let again = Handed { at: FIRST + 60, ..handed };
-    let called = Handed { way: Way::Callback, ..again };
-    assert_eq!(rules_of(&[handed, called], None), []);
-    assert_eq!(rules_of(&[handed, again], None), [Rule::WrongDelivery]);
-    assert_eq!(rules_of(&[handed, again], Some(Kind::KillNode)), []);
-    let elsewhere = Way::Pop { partition: 0, offset: 7 };
+    let again = Delivered { at: FIRST + 60, ..delivered };
+    let called = Delivered { route: Route::Callback, ..again };
+    assert_eq!(rules_of(&[delivered, called], None), []);
+    for twice in [[delivered, delivered], [delivered, again], [again, delivered], [called, called]]
+    {
+        assert_eq!(rules_of(&twice, None), [Rule::WrongDelivery], "{twice:?}");
+        assert_eq!(rules_of(&twice, Some(Kind::EtcdKill)), [Rule::WrongDelivery], "{twice:?}");
+        assert_eq!(rules_of(&twice, Some(Kind::KillNode)), [], "{twice:?}");
+    }
+    let elsewhere = Route::Pop { partition: 0, offset: 7 };
     for wrong in [
-        Handed { attempt: 3, ..called },
-        Handed { topic: DELETED, ..handed },
-        Handed { way: elsewhere, ..handed },
-        Handed { id: id(9), ..handed },
+        Delivered { attempt: 3, ..called },
+        Delivered { topic: DELETED, ..delivered },
+        Delivered { route: elsewhere, ..delivered },
+        Delivered { id: id(9), ..delivered },
+        Delivered { payload_hash: 2, ..called },
     ] {
         assert_eq!(rules_of(&[wrong], None), [Rule::WrongDelivery], "{wrong:?}");
     }

@@ -136,8 +136,14 @@ impl Tracked {
 pub struct WithoutKafka {
     pub rate: u32,
     pub seconds: u64,
-    /// Callers of `pop`. 0 for a callback.
-    pub pollers: u16,
+    pub consumers: Consumers,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Consumers {
+    /// So many callers of `pop`.
+    Pop(u16),
+    Callback,
 }
 
 #[derive(Clone, Copy, Debug)]

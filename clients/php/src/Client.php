@@ -288,6 +288,10 @@ final class Client
      */
     public function setCallback(string $topic, string $url, array $callback = []): array
     {
+        if (isset($callback['headers'])) {
+            // An empty array would be a list in JSON.
+            $callback['headers'] = (object) $callback['headers'];
+        }
         $body = Body::fields(['url' => $url] + $callback);
         return self::successful($this->http->call('PUT', self::callbackPath($topic), $body));
     }

@@ -49,7 +49,7 @@ struct PoppedTask {
     id: String,
     attempt: u16,
     published_at: String,
-    key: String,
+    key: Option<String>,
 }
 
 /// Starts the pollers. Each ends when `ending` is cancelled, with the reason of its first failed
@@ -105,14 +105,15 @@ async fn poll_once(
     for task in &tasks {
         let appended_at: jiff::Timestamp = (task.published_at.parse())
             .map_err(|error| format!("published_at {}: {error}", task.published_at))?;
-        deliveries.delivered(task.key.as_bytes(), appended_at.as_millisecond(), at);
+        let key = task.key.as_deref().unwrap_or_default();
+        deliveries.delivered(key.as_bytes(), appended_at.as_millisecond(), at);
     }
     if tasks.is_empty() {
         return Ok(());
     }
     let outcomes: Vec<Outcome<'_>> =
         tasks.iter().map(|task| Outcome::finish(&task.id, task.attempt)).collect();
-    let is_finished = matches!(finish_all(http, outcomes).await?, CallResult::All);
-    deliveries.finished(is_finished, clock::monotonic().since(got_at));
+    let are_all = matches!(finish_all(http, outcomes).await?, CallResult::All);
+    deliveries.finished(are_all, clock::monotonic().since(got_at));
     Ok(())
 }

@@ -51,7 +51,8 @@ impl CalledService {
     /// Starts the service, and sets the callback of the topic.
     ///
     /// # Errors
-    /// Returns the reason as text when the address is taken, or when a node refuses the callback.
+    /// Returns the reason as text when the address is taken, when the topic has a callback, or when
+    /// a node refuses the new one.
     pub async fn start(
         plan: &ServicePlan,
         rest: &RestTarget,
@@ -66,6 +67,9 @@ impl CalledService {
         server.spawn(async move { axum::serve(listener, router).await });
         let path = format!("/v1/topics/{}/callback", plan.topic);
         let service = Self { path, rest: rest.clone(), _server: server };
+        if service.call(Method::GET, bytes::Bytes::new()).await.is_ok() {
+            return Err(format!("{} has a callback: choose another topic", plan.topic));
+        }
         let url = format!("http://{}/", plan.listen);
         let body = json(&NewCallback { url, concurrency: plan.concurrency })?;
         service.call(Method::PUT, body).await?;

@@ -125,7 +125,7 @@ impl BenchReport {
         }
         say(&mut text, &self.promises());
         if let Some(reason) = &self.reason {
-            say(&mut text, &format!("the first that was not accepted: {reason}"));
+            say(&mut text, &format!("the first refusal or lost answer: {reason}"));
         }
         if !self.usage.is_empty() {
             say(&mut text, "");

@@ -44,14 +44,8 @@ pub async fn immediate<I: LoadTarget>(
         count += 1;
         NextStep::Call(vec![run.ledger.plan(at)])
     };
-    let looks = async {
-        run.wait_until(due.start).await;
-        let before = run.mark();
-        run.wait_until(due.end).await;
-        (before, run.mark())
-    };
-    let (answers, (before, after)) =
-        tokio::join!(flow::open_loop(intake, plan.connections, &run.ledger, next), looks);
+    let submits = flow::open_loop(intake, plan.connections, &run.ledger, next);
+    let (answers, (before, after)) = tokio::join!(submits, run.marks(&due));
     let answers = answers?;
     run.wait_arrived(due.end).await;
     let settings = [

@@ -54,8 +54,12 @@ pub async fn lateness<I: LoadTarget>(
     // The time until `ahead.end` is a ramp: the tasks due then are not all submitted yet.
     let from = run.started_at + millis(plan.ahead.end) + millis(plan.warm_up);
     let due = from..from + millis(plan.measured);
-    let submits =
-        flow::open_loop(intake, plan.connections, &run.ledger, submitter(plan, &run, due.end));
+    let submits = flow::open_loop(
+        intake,
+        plan.connections,
+        &run.ledger,
+        submitter(plan, &run, run.started_at..due.end),
+    );
     let (answers, looks) = tokio::join!(submits, watch(&run, &due));
     let answers = answers?;
     run.wait_arrived(due.end).await;
@@ -83,17 +87,18 @@ fn settings_of(plan: &LatenessPlan) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Splits the tasks into calls that are small enough to arrive evenly.
+/// Splits the tasks into calls that are small enough to arrive evenly. They are submitted within a
+/// range of time.
 pub(super) fn submitter<'a>(
     plan: &'a LatenessPlan,
     run: &'a BenchRun,
-    end: i64,
+    range: Range<i64>,
 ) -> impl FnMut(Duration) -> NextStep + 'a {
     let size = (plan.rate / 20).clamp(1, plan.call_max.max(1));
     let interval = Duration::from_secs(u64::from(size)) / plan.rate.max(1);
-    let (start, mut call) = (run.started_at, 0_u32);
+    let (start, mut call) = (range.start, 0_u32);
     move |elapsed| {
-        if start + millis(elapsed) >= end {
+        if start + millis(elapsed) >= range.end {
             return NextStep::Over;
         }
         if elapsed < interval * call {

@@ -116,15 +116,13 @@ pub async fn tracked(
     };
     let from = run.started_at + millis(steady.ahead.end) + millis(steady.warm_up);
     let due = from..from + millis(steady.measured);
-    let submits =
-        flow::open_loop(&load, steady.connections, &run.ledger, submitter(steady, &run, due.end));
-    let looks = async {
-        run.wait_until(due.start).await;
-        let before = run.mark();
-        run.wait_until(due.end).await;
-        (before, run.mark())
-    };
-    let (answers, (before, after)) = tokio::join!(submits, looks);
+    let submits = flow::open_loop(
+        &load,
+        steady.connections,
+        &run.ledger,
+        submitter(steady, &run, run.started_at..due.end),
+    );
+    let (answers, (before, after)) = tokio::join!(submits, run.marks(&due));
     let answers = answers?;
     // The tasks that are due after the measurement are finished, too, so that none is left.
     run.wait_arrived(due.end + millis(steady.ahead.end)).await;

@@ -11,18 +11,20 @@ use super::lateness::{BACKGROUND, LatenessPlan, submitter};
 use crate::bench::consumers::Deliveries;
 use crate::bench::consumers::pollers::{self, PollersPlan};
 use crate::bench::consumers::service::{CalledService, ServicePlan};
+use crate::bench::ledger::Reply;
 use crate::bench::load::flow;
+use crate::bench::load::intake::LoadTarget as _;
 use crate::bench::load::rest::{RestTarget, TrackedLoad};
 use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, ratio};
-use crate::bench::run::{BenchRun, Setup, fill, millis};
+use crate::bench::run::{BenchRun, Setup, fill, millis, now};
 use crate::clock;
 
 /// Deliveries are waited for as long as there was one within this time.
 const PATIENCE: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Consumers are there before the first task is due. A node joins the consumer group meanwhile.
-const LEAD: Duration = Duration::from_secs(5);
+/// The first task is delivered within this time.
+const READY_DEADLINE: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Debug)]
 pub struct WithoutKafkaPlan {
@@ -44,7 +46,7 @@ enum Consumers {
 }
 
 /// Submits tasks at the rate, and takes them without Kafka. Measures the time from the append of a
-/// record to its consumer.
+/// record to its consumer, of the tasks due after the ramp and the warm-up.
 ///
 /// # Errors
 /// Returns the reason as text when the scenario cannot be run.
@@ -53,36 +55,64 @@ pub async fn without_kafka(
     plan: &WithoutKafkaPlan,
     rest: &RestTarget,
 ) -> Result<BenchReport, String> {
-    let steady = &plan.steady;
-    fill(rest, steady.pending, BACKGROUND).await?;
-    let run = BenchRun::start(setup, steady.scenario).await?;
-    let from = run.started_at + millis(steady.ahead.end) + millis(steady.warm_up + LEAD);
-    let due = from..from + millis(steady.measured);
-    let deliveries = Arc::new(Deliveries::new(Arc::clone(&run.ledger), due.clone()));
+    fill(rest, plan.steady.pending, BACKGROUND).await?;
+    let run = BenchRun::start(setup, plan.steady.scenario).await?;
+    let deliveries = Arc::new(Deliveries::new(Arc::clone(&run.ledger)));
     let consumers = Consumers::start(&plan.consumers, rest, &deliveries).await?;
-    run.wait_until(run.started_at + millis(LEAD)).await;
     let load = rest.clone().tracked(TrackedLoad { ttr: plan.ttr, backoff: Duration::ZERO });
-    let submits =
-        flow::open_loop(&load, steady.connections, &run.ledger, submitter(steady, &run, due.end));
-    let looks = async {
-        run.wait_until(due.start).await;
-        let before = run.mark();
-        run.wait_until(due.end).await;
-        (before, run.mark())
-    };
-    let (answers, (before, after)) = tokio::join!(submits, looks);
+    let measured = measure(&run, plan, &load, &deliveries).await;
+    // Also after a failure: a callback must not stay.
+    let failure = consumers.end().await;
+    let mut report = measured?;
+    report.reason = report.reason.or(failure);
+    Ok(report)
+}
+
+async fn measure(
+    run: &BenchRun,
+    plan: &WithoutKafkaPlan,
+    load: &RestTarget,
+    deliveries: &Deliveries,
+) -> Result<BenchReport, String> {
+    let steady = &plan.steady;
+    wait_for_consumers(run, load, deliveries).await?;
+    let start = now();
+    let from = start + millis(steady.ahead.end) + millis(steady.warm_up);
+    let due = from..from + millis(steady.measured);
+    let next = submitter(steady, run, start..due.end);
+    let submits = flow::open_loop(load, steady.connections, &run.ledger, next);
+    let (answers, (before, after)) = tokio::join!(submits, run.marks(&due));
     let answers = answers?;
     run.wait_arrived(due.end + millis(steady.ahead.end)).await;
-    wait_delivered(&run, &deliveries).await;
-    let failure = consumers.end().await?;
+    wait_delivered(run, deliveries).await;
     let mut report = run.lateness_report(&settings_of(plan), &due);
+    deliveries.add_to(&mut report, &due);
     let count = report.spans.as_ref().map_or(0, |spans| spans.count);
     report.rate = ratio(float(count), steady.measured.as_secs_f64());
     report.usage = run.usage(&before, &after, count);
     report.fact("answer to a submit, p99, ms", answers.at(0.99));
-    deliveries.add_to(&mut report);
-    report.reason = report.reason.or(failure);
     Ok(report)
+}
+
+/// Submits a task, and waits until it is delivered: a node has joined the consumer group, and has
+/// read what the topic had before.
+async fn wait_for_consumers(
+    run: &BenchRun,
+    load: &RestTarget,
+    deliveries: &Deliveries,
+) -> Result<(), String> {
+    let task = run.ledger.plan(now());
+    load.open(0).await?.submit_one(&task).await?;
+    run.ledger.answered(&[task], |_| Reply::Accepted, None);
+    run.say("waiting for the first delivery");
+    let started_at = clock::monotonic();
+    while deliveries.count() == 0 {
+        if clock::monotonic().since(started_at) > READY_DEADLINE {
+            return Err(format!("no consumer got a task within {READY_DEADLINE:?}"));
+        }
+        clock::sleep(LOOK_EVERY).await;
+    }
+    Ok(())
 }
 
 fn settings_of(plan: &WithoutKafkaPlan) -> Vec<(&'static str, String)> {
@@ -109,7 +139,7 @@ fn settings_of(plan: &WithoutKafkaPlan) -> Vec<(&'static str, String)> {
 
 async fn wait_delivered(run: &BenchRun, deliveries: &Deliveries) {
     let (mut seen, mut seen_at) = (deliveries.count(), clock::monotonic());
-    while seen < run.ledger.snapshot().accepted_count
+    while deliveries.missing_count(&(i64::MIN..i64::MAX)) > 0
         && clock::monotonic().since(seen_at) < PATIENCE
     {
         clock::sleep(LOOK_EVERY).await;
@@ -117,6 +147,10 @@ async fn wait_delivered(run: &BenchRun, deliveries: &Deliveries) {
         if count != seen {
             (seen, seen_at) = (count, clock::monotonic());
         }
+    }
+    let missing = deliveries.missing_count(&(i64::MIN..i64::MAX));
+    if missing > 0 {
+        run.say(&format!("{missing} tasks were not delivered"));
     }
 }
 
@@ -139,13 +173,16 @@ impl Consumers {
     }
 
     /// Ends the consumers. Returns the reason of the first failed call.
-    async fn end(self) -> Result<Option<String>, String> {
+    async fn end(self) -> Option<String> {
         match self {
             Self::Pollers(pollers, ending) => {
                 ending.cancel();
-                Ok(pollers.join_all().await.into_iter().flatten().next())
+                let failed = pollers.join_all().await.into_iter().flatten().next();
+                failed.map(|reason| format!("pop: {reason}"))
             }
-            Self::Service(service) => service.end().await.map(|()| None),
+            Self::Service(service) => {
+                service.end().await.err().map(|reason| format!("end the callback: {reason}"))
+            }
         }
     }
 }

@@ -27,6 +27,9 @@ pub enum TopicCommand {
     ///
     /// Tasks take the policy at their submit: stored tasks stay as they are.
     Policy(TopicPolicyArgs),
+    /// Sets the callback of a topic, the service that nodes call for each tracked task; shows it, or
+    /// ends it.
+    Callback(TopicCallbackArgs),
     /// Pauses a topic: its tasks wait, and submits are accepted.
     Pause(TopicPause),
     /// Resumes a topic: its overdue tasks are published.
@@ -75,6 +78,26 @@ pub struct TopicPolicyArgs {
     #[arg(value_name = "FILE", required_unless_present = "delete")]
     pub file: Option<PathBuf>,
     /// Takes the policy away.
+    #[arg(long, conflicts_with = "file")]
+    pub delete: bool,
+    #[command(flatten)]
+    pub node: NodeOptions,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = TOPIC_EXIT_CODES,
+    after_long_help = with_codes(TOPIC_EXAMPLES, TOPIC_EXIT_CODES)
+)]
+pub struct TopicCallbackArgs {
+    /// The topic.
+    #[arg(value_name = "TOPIC")]
+    pub topic: String,
+    /// A file with the callback in JSON, as for PUT /v1/topics/{topic}/callback; - is standard
+    /// input. Without a file, the callback is shown.
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Ends the callback.
     #[arg(long, conflicts_with = "file")]
     pub delete: bool,
     #[command(flatten)]

@@ -98,6 +98,45 @@ pub fn shown(answer: &NodeAnswer) -> Result<String, Ending> {
 }
 
 #[derive(Deserialize, Debug)]
+struct Callback {
+    topic: String,
+    revision: u64,
+    url: String,
+    header_names: Vec<String>,
+    timeout: String,
+    concurrency: u64,
+    max_per_second: Option<u64>,
+    paused: bool,
+    pause_reason: Option<String>,
+}
+
+/// Describes the callback of a topic.
+pub fn callback(answer: &NodeAnswer) -> Result<String, Ending> {
+    let callback: Callback = answer.read()?;
+    let mut lines = String::new();
+    let mut line = |name: &str, value: &str| {
+        // A write to a string cannot fail.
+        writeln!(lines, "{name:<16}{}", printable(value).replace('\n', " ")).ok();
+    };
+    line("topic", &callback.topic);
+    line("url", &callback.url);
+    line("state", if callback.paused { "paused" } else { "open" });
+    if let Some(reason) = &callback.pause_reason {
+        line("reason", reason);
+    }
+    if !callback.header_names.is_empty() {
+        line("headers", &callback.header_names.join(", "));
+    }
+    line("timeout", &callback.timeout);
+    line("concurrency", &callback.concurrency.to_string());
+    if let Some(most) = callback.max_per_second {
+        line("max per second", &most.to_string());
+    }
+    line("revision", &callback.revision.to_string());
+    Ok(lines)
+}
+
+#[derive(Deserialize, Debug)]
 struct Page {
     topics: Vec<Topic>,
     next_after: Option<String>,
@@ -147,5 +186,23 @@ mod tests {
             assert!(listed.contains(part), "{listed}");
         }
         assert!(listed.ends_with("--after u\n"), "{listed}");
+    }
+
+    #[test]
+    fn a_callback_says_why_it_is_paused() {
+        let text = callback(&answer(
+            r#"{"topic":"t","revision":4,"url":"https://jobs.example.com/a",
+                "header_names":["authorization"],"timeout":"10s","concurrency":50,
+                "max_per_second":7,"paused":true,"pause_reason":"the service answered 410"}"#,
+        ))
+        .unwrap();
+        for line in [
+            "state           paused",
+            "reason          the service answered 410",
+            "max per second  7",
+            "headers         authorization",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
     }
 }

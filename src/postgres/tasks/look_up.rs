@@ -14,9 +14,11 @@
 //! batches in between may be older than the retention of receipts.
 
 mod attempts;
+mod current;
 mod in_batches;
 mod view;
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgRow};
@@ -25,7 +27,9 @@ use uuid::Uuid;
 
 use super::principals::{dropped_of, principal_of};
 use crate::domain::leaves::{Parent, Partition, Rules};
-use crate::domain::{Actors, ClusterSettings, Kept, TaskId, TaskState, TaskView, TopicName};
+use crate::domain::{
+    Actors, ClusterSettings, Kept, TaskId, TaskState, TaskView, Timestamp, TopicName,
+};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::error::Cause;
 use crate::postgres::connection::pool::Pool;
@@ -33,6 +37,7 @@ use crate::postgres::{PostgresError, PostgresSettings};
 use crate::sealing::{KeySet, PayloadKeys, RecordOwner};
 
 pub(in crate::postgres) use self::attempts::{lines_of_many, tracked_of};
+pub use self::current::CurrentAttempt;
 pub use self::in_batches::IN_BATCHES;
 pub(super) use self::in_batches::lowest_batch_of;
 pub(in crate::postgres) use self::in_batches::moved_of;
@@ -118,6 +123,24 @@ impl LookUp {
         });
         let outcome = tokio::time::timeout(DEADLINE, walk).await;
         outcome.unwrap_or_else(|_elapsed| Err(PostgresError::new(WHAT, Cause::Deadline(DEADLINE))))
+    }
+
+    /// Returns the current attempts of tracked tasks, in one statement. Tasks of which nothing is
+    /// known are not among them.
+    pub async fn current_attempts(
+        &self,
+        ids: &[TaskId],
+    ) -> Result<HashMap<TaskId, CurrentAttempt>, PostgresError> {
+        let ids: Vec<Uuid> = ids.iter().map(|id| id.uuid()).collect();
+        self.batches.read(WHAT, || async |open| current::current(open, &ids).await).await
+    }
+
+    /// Returns the ends of the times to run, by the rows of next attempts, in one statement.
+    pub async fn times_to_run(
+        &self,
+        rows: &[TaskId],
+    ) -> Result<HashMap<TaskId, Timestamp>, PostgresError> {
+        self.places.read(WHAT, || async |open| current::times_to_run(open, rows).await).await
     }
 
     async fn walk(&self, first: TaskId) -> Result<Option<TaskView>, PostgresError> {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use az::SaturatingAs as _;
-use futures_util::stream::{self, StreamExt as _};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -13,14 +12,15 @@ use super::calls::{Key, PopMetrics, Readers, Waiter};
 use crate::clock;
 use crate::domain::task::headers;
 use crate::domain::task::intake_record::IntakeHeaders;
-use crate::domain::{Headers, Monotonic, Record, TaskId, TaskState, TaskView, TopicName};
+use crate::domain::{Headers, Monotonic, Record, TaskId, Timestamp, TopicName};
 use crate::error_chain::chain;
 use crate::kafka::{
     Assignment, AttemptHeaders, GroupMember, GroupRecord, GroupRefusal, KafkaSettings,
 };
 use crate::node::messages::Unavailable;
 use crate::node::messages::answers::Popped;
-use crate::postgres::tasks::look_up::LookUp;
+use crate::postgres::PostgresError;
+use crate::postgres::tasks::look_up::{CurrentAttempt, LookUp};
 use crate::shutdown::TaskFailure;
 use crate::telemetry::CountGuard;
 
@@ -32,8 +32,7 @@ const READY_MAX: usize = 200;
 const READY_BYTES_MAX: usize = 8 << 20;
 /// Bytes of an answer after which it gets no further task.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
-/// Tasks that are looked up at the same time, and the deadline of the look-ups of some records.
-const LOOK_UPS_AT_ONCE: usize = 16;
+/// Deadline of the look-ups of some records.
 const LOOK_UPS_DEADLINE: Duration = Duration::from_secs(3);
 /// The clocks of producers, brokers and this machine may differ by so much.
 const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(10);
@@ -149,7 +148,7 @@ impl GroupReader {
         }
         let looked_up = self.look_up(&records).await;
         for (record, found) in records.into_iter().zip(looked_up) {
-            let read = read_of(&self.key.0, record, &found);
+            let read = read_of(&self.key.0, record, found);
             if read.task.is_none() {
                 self.parts.metrics.skipped.inc();
             }
@@ -163,31 +162,41 @@ impl GroupReader {
     /// be over. Without an answer they are given: a consumer gets each task at least once.
     async fn look_up(&self, records: &[GroupRecord]) -> Vec<Found> {
         let mut found: Vec<Found> = records.iter().map(|_record| Found::NotAsked).collect();
-        let mut asked: Vec<(usize, TaskId)> = Vec::new();
-        for (index, record) in records.iter().enumerate() {
-            if let Some(attempt) = record.attempt
-                && is_doubtful(record, attempt)
-            {
-                asked.push((index, attempt.id));
-            }
+        let doubtful: Vec<TaskId> = records.iter().filter_map(doubtful_task).collect();
+        if doubtful.is_empty() {
+            return found;
         }
-        let look_up = &self.parts.look_up;
-        let mut answers = stream::iter(asked)
-            .map(|(index, id)| async move { (index, look_up.task(id).await) })
-            .buffer_unordered(LOOK_UPS_AT_ONCE);
         let looking = async {
-            while let Some((index, answer)) = answers.next().await {
-                match answer {
-                    Ok(view) => found[index] = Found::Answer(view.map(Box::new)),
-                    Err(error) => {
-                        tracing::debug!(error = chain(&error), "look up a task for a pop");
+            let current = self.parts.look_up.current_attempts(&doubtful).await?;
+            let mut late: Vec<(usize, TaskId)> = Vec::new();
+            for (index, record) in records.iter().enumerate() {
+                let Some(attempt) = record.attempt else { continue };
+                match current.get(&attempt.id) {
+                    Some(current) if current.is_over(attempt.number) => found[index] = Found::Over,
+                    Some(CurrentAttempt::Attempt { next, .. }) if is_past(record, attempt) => {
+                        late.push((index, *next));
                     }
+                    _ => {}
                 }
             }
+            if late.is_empty() {
+                return Ok(());
+            }
+            let rows: Vec<TaskId> = late.iter().map(|(_, row)| *row).collect();
+            let times = self.parts.look_up.times_to_run(&rows).await?;
+            for (index, row) in late {
+                if let Some(finish_by) = times.get(&row) {
+                    found[index] = Found::FinishBy(*finish_by);
+                }
+            }
+            Ok::<(), PostgresError>(())
         };
-        let in_time = tokio::time::timeout(LOOK_UPS_DEADLINE, looking).await.is_ok();
-        if !in_time {
-            tracing::debug!(topic = %self.key.0, "the look-ups for pops took too long");
+        match tokio::time::timeout(LOOK_UPS_DEADLINE, looking).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(error = chain(&error), "look up tasks for pops"),
+            Err(_elapsed) => {
+                tracing::debug!(topic = %self.key.0, "the look-ups for pops took too long");
+            }
         }
         found
     }
@@ -263,34 +272,34 @@ impl GroupReader {
 }
 
 /// The answer to a look-up.
-#[derive(Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Found {
-    /// No look-up was needed, or none has answered.
+    /// No look-up was needed, or none has answered, or nothing more is known: the headers count.
     NotAsked,
-    /// `None` for a task that is not known any more.
-    Answer(Option<Box<TaskView>>),
+    Over,
+    /// The consumer may have extended the attempt until then.
+    FinishBy(Timestamp),
 }
 
-/// Returns true for a record that the group may have had before it came to this member, and for one
-/// whose time to run is over as far as its headers tell: its consumer may have extended it.
-fn is_doubtful(record: &GroupRecord, attempt: AttemptHeaders) -> bool {
-    let at = record.record.at;
-    at <= record.assignment.since.plus(CLOCKS_DIFFER_MAX) || at.plus(attempt.ttr) <= clock::wall()
+/// Returns the task of a record that the group may have had before it came to this member, or whose
+/// time to run is over as far as its headers tell: its consumer may have extended it.
+fn doubtful_task(record: &GroupRecord) -> Option<TaskId> {
+    let attempt = record.attempt?;
+    let is_early = record.record.at <= record.assignment.since.plus(CLOCKS_DIFFER_MAX);
+    (is_early || is_past(record, attempt)).then_some(attempt.id)
 }
 
-fn read_of(topic: &TopicName, read: GroupRecord, found: &Found) -> ReadRecord {
+fn is_past(record: &GroupRecord, attempt: AttemptHeaders) -> bool {
+    record.record.at.plus(attempt.ttr) <= clock::wall()
+}
+
+fn read_of(topic: &TopicName, read: GroupRecord, found: Found) -> ReadRecord {
     let GroupRecord { partition, assignment, attempt, record } = read;
     let offset = record.offset;
-    let by_headers = |attempt: AttemptHeaders| record.at.plus(attempt.ttr);
     let finish_by = attempt.and_then(|attempt| match found {
-        Found::NotAsked => Some(by_headers(attempt)),
-        Found::Answer(None) => None,
-        Found::Answer(Some(view)) => {
-            let tracked = view.tracked.as_deref()?;
-            let is_current = tracked.attempt == attempt.number
-                && matches!(view.state, TaskState::Claimed | TaskState::Awaiting);
-            is_current.then(|| tracked.finish_by.unwrap_or_else(|| by_headers(attempt)))
-        }
+        Found::NotAsked => Some(record.at.plus(attempt.ttr)),
+        Found::Over => None,
+        Found::FinishBy(finish_by) => Some(finish_by),
     });
     let task = attempt.zip(finish_by).map(|(attempt, finish_by)| Popped {
         id: attempt.id,

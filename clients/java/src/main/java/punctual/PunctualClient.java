@@ -289,6 +289,11 @@ public final class PunctualClient {
         return changeTopic(topic, "/resume", reason);
     }
 
+    /** Waits 20 s for a tracked task of a topic, and returns it, or none. */
+    public List<PoppedTask> pop(String topic, String group) throws InterruptedException {
+        return pop(topic, group, Duration.ofSeconds(20), 1);
+    }
+
     /**
      * Waits for tracked tasks of a topic, and returns up to {@code max} of them, or none. Each goes
      * to one caller of the group: answer for it. {@code wait} must be shorter than the timeout of
