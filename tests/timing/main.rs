@@ -22,5 +22,6 @@ mod support;
 mod footprint;
 mod lateness;
 mod lists;
+mod pops;
 mod stalls;
 mod take_over;

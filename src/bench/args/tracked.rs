@@ -99,7 +99,7 @@ pub struct CallbackBenchArgs {
     #[arg(
         long,
         value_name = "COUNT",
-        default_value_t = 200,
+        default_value_t = 600,
         value_parser = clap::value_parser!(u16).range(1..=1_000)
     )]
     pub concurrency: u16,
