@@ -142,12 +142,8 @@ async fn measure(
             report
         }
         Scenario::Burst(args) => {
-            burst::burst(
-                &setup,
-                &BurstPlan { count: u64::from(args.count), lead: args.lead },
-                &rest,
-            )
-            .await
+            let plan = BurstPlan { count: u64::from(args.count), lead: args.lead };
+            burst::burst(&setup, &plan, &rest).await
         }
         Scenario::Drain(args) => {
             let order = drain::Order::Random;

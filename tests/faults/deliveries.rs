@@ -68,8 +68,8 @@ impl Case<'_> {
                 Route::Pop { .. } => 1,
                 Route::Callback => self.records_of(id).iter().filter(of_attempt).count(),
             };
-            let again = times.windows(2).skip(record_count.max(1) - 1);
-            if let Some(pair) = again.filter(|pair| !self.is_disturbed(pair[0], pair[1])).next() {
+            let mut again = times.windows(2).skip(record_count.max(1) - 1);
+            if let Some(pair) = again.find(|pair| !self.is_disturbed(pair[0], pair[1])) {
                 found.push((id, format!("attempt {attempt} by {route:?} twice: {pair:?}")));
             }
         }
