@@ -86,7 +86,7 @@ pub fn table(round: &Round) -> String {
     if !round.history.delivered.is_empty() {
         let all = round.history.delivered.len();
         let popped =
-            round.history.delivered.iter().filter(|one| one.way != Route::Callback).count();
+            round.history.delivered.iter().filter(|one| one.route != Route::Callback).count();
         line("without Kafka", format!("{popped} popped, {} by a callback", all - popped));
     }
     if !round.history.doors.requests.is_empty() {
