@@ -399,7 +399,7 @@ fn a_consumer_without_kafka_gets_what_is_in_the_topic_and_nothing_twice_without_
         let mut history = finished();
         history.delivered.extend(all);
         if let Some(kind) = fault {
-            operation(&mut history, kind, FIRST + 30, FIRST + 40);
+            operation(&mut history, kind, FIRST + 5, FIRST + 10);
         }
         rules(&history)
     };
