@@ -152,7 +152,8 @@ func TestAPoppedTaskIsFinished(t *testing.T) {
 	equal(t, mine.FinishBy.After(time.Now().Add(30*time.Minute)), true)
 	finished := must[punctual.Answered](t)(client.Finish(ctx, mine.ID, mine.Attempt))
 	equal(t, finished.Verdict, punctual.AnswerFinished)
-	none := must[[]punctual.PoppedTask](t)(client.Pop(ctx, topic, punctual.Pop{Group: "go", Wait: -time.Second}))
+	now := punctual.Pop{Group: "go", Wait: -time.Second}
+	none := must[[]punctual.PoppedTask](t)(client.Pop(ctx, topic, now))
 	equal(t, len(none), 0)
 	_, err := client.Pop(ctx, topic, punctual.Pop{Group: "go", Wait: time.Hour})
 	contains(t, fmt.Sprint(err), "give less than the timeout")

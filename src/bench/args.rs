@@ -199,16 +199,16 @@ pub enum Scenario {
     /// Measures tracked tasks at a steady rate, each finished by a consumer. With --unfinished some
     /// are not, and the lateness of their second attempts is measured.
     Tracked(TrackedBenchArgs),
-    /// Measures how soon callers of `pop` get tracked tasks at a steady rate, from the append of the
-    /// record to the answer. They finish what they get.
+    /// Measures how soon callers of `pop` get tracked tasks at a steady rate, from the append of
+    /// the record to the answer. They finish what they get.
     Pop(PopBenchArgs),
-    /// Measures how soon a service that is called back gets tracked tasks at a steady rate, from the
-    /// append of the record to the request.
+    /// Measures how soon a service that is called back gets tracked tasks at a steady rate, from
+    /// the append of the record to the request.
     ///
     /// The service is this program, and the callback of the topic is set for the run. If the run is
-    /// interrupted, the callback stays: `punctual topic callback TOPIC --delete`. The nodes must run
-    /// with --callback-host http://127.0.0.1:7180 --callback-network 127.0.0.1 (that of --listen) and
-    /// a --callback-key-file.
+    /// interrupted, the callback stays: `punctual topic callback TOPIC --delete`. The nodes must
+    /// run with --callback-host http://127.0.0.1:7180 --callback-network 127.0.0.1 (that of
+    /// --listen) and a --callback-key-file.
     Callback(CallbackBenchArgs),
     /// Measures tasks without a delay, from the request to the append.
     Immediate(Immediate),

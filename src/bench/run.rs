@@ -161,21 +161,35 @@ impl BenchRun {
     /// As [`Self::wait_arrived`], by another ledger.
     pub async fn wait_for(&self, ledger: &Ledger, due: i64) {
         self.wait_until(due).await;
-        let (mut seen, mut seen_at) = (ledger.snapshot().arrived_count, clock::monotonic());
-        while ledger.missing_count(due) > 0 {
+        let arrived = || ledger.snapshot().arrived_count;
+        if self.wait_while("have not arrived", || ledger.missing_count(due), arrived).await {
+            // Waits for duplicates, which arrive after the task. The reader's fetches take a quarter
+            // of a second.
+            clock::sleep(Duration::from_millis(600)).await;
+        }
+    }
+
+    /// Waits while tasks are missing, and says how many when there was no progress for so long that
+    /// the rest must be lost. Returns true if none is missing.
+    pub async fn wait_while(
+        &self,
+        what: &str,
+        missing: impl Fn() -> usize,
+        progress: impl Fn() -> usize,
+    ) -> bool {
+        let (mut seen, mut seen_at) = (progress(), clock::monotonic());
+        while missing() > 0 {
             clock::sleep(LOOK_EVERY).await;
-            let count = ledger.snapshot().arrived_count;
+            let count = progress();
             if count != seen {
                 (seen, seen_at) = (count, clock::monotonic());
             }
             if clock::monotonic().since(seen_at) > PATIENCE {
-                self.say(&format!("{} tasks have not arrived", ledger.missing_count(due)));
-                return;
+                self.say(&format!("{} tasks {what}", missing()));
+                return false;
             }
         }
-        // Waits for duplicates, which arrive after the task. The reader's fetches take a quarter of
-        // a second.
-        clock::sleep(Duration::from_millis(600)).await;
+        true
     }
 
     /// Returns a report of the guarantees. The scenario adds its figures.

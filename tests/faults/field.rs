@@ -53,8 +53,8 @@ pub struct Setup {
     pub is_deck: bool,
     /// Tracked tasks for a hundred others.
     pub tracked_percent: u32,
-    /// The traffic has expiries, moves, schedules, consumers without Kafka, and a topic with a policy
-    /// that is sometimes paused.
+    /// The traffic has expiries, moves, schedules, consumers without Kafka, and a topic with a
+    /// policy that is sometimes paused.
     pub is_varied: bool,
     /// Nodes check tokens and rights.
     pub has_access: bool,

@@ -14,12 +14,12 @@ use axum::serve::Listener;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use reqwest::Method;
 use ring::hmac;
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -29,7 +29,7 @@ use uuid::Uuid;
 use crate::support::api::Answer;
 use crate::support::node::program;
 use crate::support::wait::until;
-use crate::support::{Api, Cluster, Node, eventually, now_ms};
+use crate::support::{Api, Authority, Cluster, Node, eventually, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(90);
 const KEYS: [&[u8]; 2] = [b"the first key of two, 32 bytes..", b"the second key of two, 32 bytes."];
@@ -130,20 +130,15 @@ struct TlsListener {
 impl TlsListener {
     /// Makes a new authority, and a certificate for 127.0.0.1. Returns the authority in PEM.
     async fn bind() -> (Self, String) {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "authority");
-        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let mut params = CertificateParams::default();
-        params.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &authority).unwrap();
-        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let authority = Authority::new();
+        let (certificate, key) = authority.sign_local();
+        let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
         let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], key)
+            .with_single_cert(vec![certificate], key)
             .unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
         (Self { tcp, acceptor: TlsAcceptor::from(Arc::new(config)) }, authority.pem())

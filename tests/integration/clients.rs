@@ -14,11 +14,10 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use parking_lot::Mutex;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use tokio::process::Command;
 
 use crate::support::node::binary;
-use crate::support::{Cluster, Node};
+use crate::support::{Authority, Cluster, Node};
 use crate::tokens::{AuthFile, run, text};
 
 /// A Java client and a Go client are compiled first, beside other tests.
@@ -118,22 +117,14 @@ struct Secure {
 
 impl Secure {
     async fn start(cluster: &Cluster, language: &str) -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // OpenSSL takes a certificate for self-signed if its issuer has the same name.
-        params.distinguished_name.push(DnType::CommonName, "authority");
-        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let mut params = CertificateParams::default();
-        params.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &authority).unwrap().pem();
+        let authority = Authority::new();
+        let (certificate, key) = authority.sign_local();
         let file = |name: &str, text: &str| {
             let path = cluster.folder().join(name);
             std::fs::write(&path, text).unwrap();
             path
         };
-        let (certificate, key) =
-            (file("certificate.pem", &certificate), file("key.pem", &key.serialize_pem()));
+        let (certificate, key) = (file("certificate.pem", &certificate), file("key.pem", &key));
         let made = run(&["token", "new", "--principal", "orders", "--expires", "1d"], "").await;
         let (token, lines) = (text(&made.stdout), text(&made.stderr));
         let rights = "[roles.all]\n\

@@ -3,36 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::json;
 
-use crate::support::{Cluster, Ledger, Node, OwnStack, Wishes, eventually};
+use crate::support::{Authority, Cluster, Ledger, Node, OwnStack, Wishes, eventually};
 
 const DEADLINE: Duration = Duration::from_secs(90);
 
-/// An authority for the certificates of clients.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    /// Returns a certificate with its key, both in PEM.
-    fn sign(&self) -> (String, String) {
-        let key = KeyPair::generate().unwrap();
-        (CertificateParams::default().signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())
-    }
-
-    /// Makes etcd demand a certificate of this authority, after a restart.
-    async fn is_demanded(&self, own: &OwnStack) {
-        let ca = own.secure.as_ref().map(|secure| PathBuf::from(&secure.ca)).unwrap();
-        std::fs::write(ca.with_file_name("clients.pem"), self.0.pem()).unwrap();
-        own.stop("etcd").await;
-        own.start_again("etcd").await;
-    }
+/// Makes etcd demand a certificate of an authority, after a restart.
+async fn demand(authority: &Authority, own: &OwnStack) {
+    let ca = own.secure.as_ref().map(|secure| PathBuf::from(&secure.ca)).unwrap();
+    std::fs::write(ca.with_file_name("clients.pem"), authority.pem()).unwrap();
+    own.stop("etcd").await;
+    own.start_again("etcd").await;
 }
 
 async fn is_in_contact(node: &Node) -> bool {
@@ -56,10 +38,10 @@ async fn a_certificate_for_etcd_changes_under_load_without_a_restart() {
     let own = OwnStack::start_secure("etcd-certificate").await;
     let secure = own.secure.clone().unwrap();
     let (first, second) = (Authority::new(), Authority::new());
-    first.is_demanded(&own).await;
+    demand(&first, &own).await;
     let wishes = Wishes { has_etcd: false, ..Wishes::default() };
     let cluster = Cluster::at(&own.stack, "etcd-certificate", wishes).await;
-    let identity = first.sign();
+    let identity = first.sign(|_params| {});
     let certificate = write(cluster.folder(), "etcd.pem", &identity.0);
     let key = write(cluster.folder(), "etcd-key.pem", &identity.1);
     let flags = ["--etcd", &own.stack.etcd, "--etcd-ca-file", &secure.ca];
@@ -81,7 +63,7 @@ async fn a_certificate_for_etcd_changes_under_load_without_a_restart() {
     ledger.accept_all(&nodes[0].api().submit_all(&tasks).await, &tasks);
 
     // The authority of the certificate is withdrawn first.
-    second.is_demanded(&own).await;
+    demand(&second, &own).await;
     for node in nodes {
         eventually("the node is refused and says so", DEADLINE, async || {
             !is_in_contact(node).await && node.log().contains("etcd: lost the session")
@@ -89,7 +71,7 @@ async fn a_certificate_for_etcd_changes_under_load_without_a_restart() {
         .await;
         eventually("it keeps its shards", DEADLINE, async || shares_the_shards(node).await).await;
     }
-    let identity = second.sign();
+    let identity = second.sign(|_params| {});
     // Half of a pair fits nothing, and does no harm.
     std::fs::write(&certificate, &identity.0).unwrap();
     for node in nodes {

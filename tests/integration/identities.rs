@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+use rcgen::SanType;
 use reqwest::Method;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::support::node::program;
 use crate::support::wait::now_ms;
-use crate::support::{Api, Cluster, eventually};
+use crate::support::{Api, Authority, Cluster, eventually};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -87,17 +87,10 @@ async fn who_am_i(api: &Api, token: Option<&str>) -> (u16, Value) {
 async fn certificates_and_tokens_of_issuers_are_principals() {
     let cluster = Cluster::start("identities").await;
     let folder = cluster.folder();
-    let mut params = CertificateParams::default();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let sign = |san: SanType| {
-        let mut params = CertificateParams::default();
-        params.subject_alt_names = vec![san];
-        let key = KeyPair::generate().unwrap();
-        (params.signed_by(&key, &authority).unwrap().pem(), key.serialize_pem())
-    };
-    let server = sign(SanType::IpAddress([127, 0, 0, 1].into()));
-    let client = sign(SanType::URI("spiffe://shop.example/orders".try_into().unwrap()));
+    let authority = Authority::new();
+    let server = authority.sign_local();
+    let identity = "spiffe://shop.example/orders".try_into().unwrap();
+    let client = authority.sign(|params| params.subject_alt_names = vec![SanType::URI(identity)]);
     let files = [
         ("ca.pem", authority.pem()),
         ("server.pem", server.0),

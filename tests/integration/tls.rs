@@ -5,33 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use serde_json::json;
 use tokio::task::JoinSet;
 
+use crate::support::authority::local;
 use crate::support::stack::Secure;
-use crate::support::{Api, Cluster, Ledger, Node, OwnStack, Wishes, eventually};
+use crate::support::{Api, Authority, Cluster, Ledger, Node, OwnStack, Wishes, eventually};
 
 const DEADLINE: Duration = Duration::from_secs(90);
 
-/// An authority of a test.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    /// Returns a certificate for 127.0.0.1 with its key, both in PEM.
-    fn sign(&self, until_year: i32) -> (String, String) {
-        let mut params = CertificateParams::default();
-        params.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
+/// Returns a certificate for 127.0.0.1 that is valid until a year, with its key, both in PEM.
+fn signed(authority: &Authority, until_year: i32) -> (String, String) {
+    authority.sign(|params| {
+        params.subject_alt_names = vec![local()];
         params.not_after = rcgen::date_time_ymd(until_year, 1, 1);
-        let key = KeyPair::generate().unwrap();
-        (params.signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())
-    }
+    })
 }
 
 /// The flags of a node that reaches its servers over TLS alone.
@@ -111,7 +99,7 @@ async fn tasks_become_records_over_tls_everywhere() {
 
     // A server with a certificate of another authority is refused.
     let other = cluster.folder().join("other.pem");
-    std::fs::write(&other, Authority::new().0.pem()).unwrap();
+    std::fs::write(&other, Authority::new().pem()).unwrap();
     let other = || other.to_str().unwrap().to_owned();
     let of_flags = || Flags::new(&cluster, &secure);
     for (flags, server, reason) in [
@@ -179,8 +167,8 @@ async fn ask_until(
 async fn a_certificate_is_replaced_under_load_without_one_failed_request() {
     let cluster = Cluster::start("certificate").await;
     let authority = Authority::new();
-    let (files, ca) = (Files::new(cluster.folder()), authority.0.pem());
-    files.write(&authority.sign(2090));
+    let (files, ca) = (Files::new(cluster.folder()), authority.pem());
+    files.write(&signed(&authority, 2090));
     let mut node = cluster.spawn(&[
         "--tls-certificate-file",
         files.certificate.to_str().unwrap(),
@@ -215,7 +203,7 @@ async fn a_certificate_is_replaced_under_load_without_one_failed_request() {
     }
 
     // A key that does not match the certificate, as between two writes.
-    let second = authority.sign(2091);
+    let second = signed(&authority, 2091);
     std::fs::write(&files.certificate, &second.0).unwrap();
     eventually("the pair is refused", DEADLINE, async || refused().await == 1.0).await;
     assert_eq!(expires().await, first);
@@ -230,7 +218,7 @@ async fn a_certificate_is_replaced_under_load_without_one_failed_request() {
     })
     .await;
     // An expired one is not loaded.
-    files.write(&authority.sign(2001));
+    files.write(&signed(&authority, 2001));
     eventually("the expired one is refused", DEADLINE, async || refused().await == 1.0).await;
     assert!(node.log().contains("has expired"), "{}", node.log_tail());
     stop.store(true, Ordering::Relaxed);

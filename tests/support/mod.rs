@@ -2,6 +2,7 @@
 //! start and kill, a consumer, and the ledger that compares promises with arrived records.
 
 pub mod api;
+pub mod authority;
 pub mod cluster;
 pub mod consumer;
 pub mod cutter;
@@ -20,6 +21,7 @@ pub mod traffic;
 pub mod wait;
 
 pub use api::{Answer, Api};
+pub use authority::Authority;
 pub use cluster::{Cluster, Wishes};
 pub use consumer::{Consumer, Record};
 pub use cutter::Cutter;

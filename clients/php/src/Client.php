@@ -5,8 +5,8 @@ declare(strict_types=1);
 namespace Punctual;
 
 /**
- * A client of one node, which keeps its connection: calls for tasks, topics, consumers without Kafka,
- * and schedules.
+ * A client of one node, which keeps its connection: calls for tasks, topics, consumers without
+ * Kafka, and schedules.
  */
 final class Client
 {
@@ -258,9 +258,9 @@ final class Client
     }
 
     /**
-     * Waits for tracked tasks of a topic, and returns up to `$max` of them, or none. Each goes to one
-     * caller of the group: `finish`, `fail` or `extend` it. `$wait` must be shorter than the timeout
-     * of this client. Tasks of a lost answer come again after their time to run.
+     * Waits for tracked tasks of a topic, and returns up to `$max` of them, or none. Each goes to
+     * one caller of the group: `finish`, `fail` or `extend` it. `$wait` must be shorter than the
+     * timeout of this client. Tasks of a lost answer come again after their time to run.
      *
      * @return list<PoppedTask>
      */

@@ -120,7 +120,7 @@ final class Http
             CURLOPT_HTTPHEADER => $headers,
             CURLOPT_RETURNTRANSFER => true,
             CURLOPT_TIMEOUT_MS => (int) ($this->timeout * 1000),
-            CURLOPT_HEADERFUNCTION => static function ($curl, string $line) use (&$retryAfter): int {
+            CURLOPT_HEADERFUNCTION => static function ($curl, string $line) use (&$retryAfter) {
                 if (stripos($line, 'retry-after:') === 0) {
                     $retryAfter = (float) substr($line, 12);
                 }

@@ -90,7 +90,8 @@ $story = [
             $mine = array_values(array_filter($popped, static fn ($task) => $task->id === $id));
         } while ($mine === []);
         [$task] = $mine;
-        equal([1, 'popped', ['order' => 11]], [$task->attempt, $task->body['key'], $task->body['payload']]);
+        equal([1, 'popped'], [$task->attempt, $task->body['key']]);
+        equal(['order' => 11], $task->body['payload']);
         equal(true, $task->finishBy > new DateTimeImmutable('+30 minutes'));
         equal(Outcome::Finished, $client->finish($id, $task->attempt)->verdict);
         equal([], $client->pop($topic, 'php', '0s'));
@@ -98,7 +99,8 @@ $story = [
     },
     'a callback is set and deleted' => static function () use ($topic, $client): void {
         equal(null, $client->getCallback($topic));
-        $callback = ['headers' => ['authorization' => 'secret'], 'timeout' => '5s', 'paused' => true];
+        $headers = ['authorization' => 'secret'];
+        $callback = ['headers' => $headers, 'timeout' => '5s', 'paused' => true];
         $made = $client->setCallback($topic, 'https://jobs.example.com/orders', $callback);
         equal(['5s', ['authorization']], [$made['timeout'], $made['header_names']]);
         equal($made, $client->getCallback($topic));

@@ -379,7 +379,8 @@ export class Client {
     }
 
     private async setTopic(topic: string, change: string, reason?: string): Promise<Topic> {
-        return successful(await this.call('POST', `${topicPath(topic)}/${change}`, { reason })) as Topic;
+        const path = `${topicPath(topic)}/${change}`;
+        return successful(await this.call('POST', path, { reason })) as Topic;
     }
 
     private async setPaused(topic: string, name: string, change: string): Promise<Schedule> {

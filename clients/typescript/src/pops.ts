@@ -4,7 +4,7 @@ import { type Span, span } from './span.js';
 
 /** What a caller waits for. */
 export interface PopOptions {
-    /** How long to wait for the first task, less than the client's `timeout`: `20s` unless given. */
+    /** How long to wait for the first task: `20s` unless given. Less than the `timeout`. */
     wait?: Span;
     /** The most tasks, up to 1,000: 1 unless given. */
     max?: number;

@@ -77,7 +77,8 @@ pub async fn lateness<I: LoadTarget>(
     Ok(report)
 }
 
-fn settings_of(plan: &LatenessPlan) -> Vec<(&'static str, String)> {
+/// Returns the settings of a steady rate, for the report.
+pub(super) fn settings_of(plan: &LatenessPlan) -> Vec<(&'static str, String)> {
     vec![
         ("rate", plan.rate.to_string()),
         ("measured", format!("{:?}", plan.measured)),

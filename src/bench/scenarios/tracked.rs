@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::lateness::{BACKGROUND, LatenessPlan, submitter};
+use super::lateness::{self, BACKGROUND, LatenessPlan, submitter};
 use crate::bench::ledger::{Ledger, Planned, Reply, written};
 use crate::bench::load::flow;
 use crate::bench::load::http::Http;
@@ -152,21 +152,17 @@ pub async fn tracked(
 }
 
 fn settings_of(plan: &TrackedPlan) -> Vec<(&'static str, String)> {
-    let steady = &plan.steady;
     let tracking = match plan.tracking {
         Some(TrackedLoad { ttr, backoff }) => format!("ttr {ttr:?}, back-off {backoff:?}"),
         None => "no".to_owned(),
     };
-    vec![
-        ("rate", steady.rate.to_string()),
-        ("measured", format!("{:?}", steady.measured)),
-        ("warm-up", format!("{:?}", steady.warm_up)),
-        ("ahead", format!("{:?} to {:?}", steady.ahead.start, steady.ahead.end)),
-        ("pending", steady.pending.to_string()),
+    let mut settings = lateness::settings_of(&plan.steady);
+    settings.extend([
         ("tracked", tracking),
         ("work", format!("{:?}", plan.work)),
         ("unfinished", format!("{} %", plan.unfinished_percent)),
-    ]
+    ]);
+    settings
 }
 
 /// Returns the milliseconds from the append of an unfinished attempt to the due time of the next.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::lateness::{BACKGROUND, LatenessPlan, submitter};
+use super::lateness::{self, BACKGROUND, LatenessPlan, submitter};
 use crate::bench::consumers::Deliveries;
 use crate::bench::consumers::pollers::{self, PollersPlan};
 use crate::bench::consumers::service::{CalledService, ServicePlan};
@@ -20,8 +20,6 @@ use crate::bench::results::{float, ratio};
 use crate::bench::run::{BenchRun, Setup, fill, millis, now};
 use crate::clock;
 
-/// Deliveries are waited for as long as there was one within this time.
-const PATIENCE: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The first task is delivered within this time.
 const READY_DEADLINE: Duration = Duration::from_secs(120);
@@ -84,7 +82,8 @@ async fn measure(
     let (answers, (before, after)) = tokio::join!(submits, run.marks(&due));
     let answers = answers?;
     run.wait_arrived(due.end + millis(steady.ahead.end)).await;
-    wait_delivered(run, deliveries).await;
+    let missing = || deliveries.missing_count(&(i64::MIN..i64::MAX));
+    run.wait_while("have not been delivered", missing, || deliveries.count()).await;
     let mut report = run.lateness_report(&settings_of(plan), &due);
     deliveries.add_to(&mut report, &due);
     let count = report.spans.as_ref().map_or(0, |spans| spans.count);
@@ -116,15 +115,8 @@ async fn wait_for_consumers(
 }
 
 fn settings_of(plan: &WithoutKafkaPlan) -> Vec<(&'static str, String)> {
-    let steady = &plan.steady;
-    let mut settings = vec![
-        ("rate", steady.rate.to_string()),
-        ("measured", format!("{:?}", steady.measured)),
-        ("warm-up", format!("{:?}", steady.warm_up)),
-        ("ahead", format!("{:?} to {:?}", steady.ahead.start, steady.ahead.end)),
-        ("pending", steady.pending.to_string()),
-        ("ttr", format!("{:?}", plan.ttr)),
-    ];
+    let mut settings = lateness::settings_of(&plan.steady);
+    settings.push(("ttr", format!("{:?}", plan.ttr)));
     match &plan.consumers {
         ConsumersPlan::Pop(plan) => settings.extend([
             ("pollers", plan.pollers.to_string()),
@@ -135,23 +127,6 @@ fn settings_of(plan: &WithoutKafkaPlan) -> Vec<(&'static str, String)> {
         }
     }
     settings
-}
-
-async fn wait_delivered(run: &BenchRun, deliveries: &Deliveries) {
-    let (mut seen, mut seen_at) = (deliveries.count(), clock::monotonic());
-    while deliveries.missing_count(&(i64::MIN..i64::MAX)) > 0
-        && clock::monotonic().since(seen_at) < PATIENCE
-    {
-        clock::sleep(LOOK_EVERY).await;
-        let count = deliveries.count();
-        if count != seen {
-            (seen, seen_at) = (count, clock::monotonic());
-        }
-    }
-    let missing = deliveries.missing_count(&(i64::MIN..i64::MAX));
-    if missing > 0 {
-        run.say(&format!("{missing} tasks were not delivered"));
-    }
 }
 
 impl Consumers {

@@ -272,7 +272,7 @@ pub const TOPIC_EXAMPLES: &str = r#"Examples:
   punctual topic resume orders
   echo '{"ttr":"30s","delay_max":"90d","expire_after":"1h","pending_max":5000000}' | punctual topic policy orders -
   punctual topic policy orders --delete
-  echo '{"url":"https://jobs.example.com/orders","concurrency":20}' | punctual topic callback orders -
+  echo '{"url":"https://jobs.example.com/a"}' | punctual topic callback orders -
   punctual topic callback orders"#;
 
 /// Returns the examples, followed by the exit codes.

@@ -27,8 +27,8 @@ pub enum TopicCommand {
     ///
     /// Tasks take the policy at their submit: stored tasks stay as they are.
     Policy(TopicPolicyArgs),
-    /// Sets the callback of a topic, the service that nodes call for each tracked task; shows it, or
-    /// ends it.
+    /// Sets the callback of a topic, the service that nodes call for each tracked task; shows it,
+    /// or ends it.
     Callback(TopicCallbackArgs),
     /// Pauses a topic: its tasks wait, and submits are accepted.
     Pause(TopicPause),

@@ -35,7 +35,8 @@ select id, tracking from task_far where id = any($2)";
 pub enum CurrentAttempt {
     /// The task is finished, cancelled or a dead letter.
     Ended,
-    /// `is_answered`: its consumer has finished or failed it. `next` is the row of the next attempt.
+    /// `is_answered`: its consumer has finished or failed it. `next` is the row of the next
+    /// attempt.
     Attempt { number: u16, is_answered: bool, next: TaskId },
 }
 
@@ -78,8 +79,8 @@ fn current_of(row: &PgRow) -> Result<Option<CurrentAttempt>, sqlx::Error> {
     Ok(Some(CurrentAttempt::Attempt { number, is_answered, next }))
 }
 
-/// Returns the ends of the times to run, by the rows of next attempts. Rows that are claimed are not
-/// among them.
+/// Returns the ends of the times to run, by the rows of next attempts. Rows that are claimed are
+/// not among them.
 pub(super) async fn times_to_run(
     open: &mut PgConnection,
     rows: &[TaskId],

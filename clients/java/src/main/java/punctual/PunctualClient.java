@@ -34,8 +34,8 @@ import javax.net.ssl.SSLHandshakeException;
 import javax.net.ssl.TrustManagerFactory;
 
 /**
- * A client of one node, for any number of threads: calls for tasks, topics, consumers without Kafka,
- * and schedules.
+ * A client of one node, for any number of threads: calls for tasks, topics, consumers without
+ * Kafka, and schedules.
  */
 public final class PunctualClient {
     private static final Duration PAUSE_MIN = Duration.ofMillis(100);
@@ -305,7 +305,8 @@ public final class PunctualClient {
             "wait is " + wait + ": give less than the timeout, " + settings.timeout);
         var body = Draft.JSON.createObjectNode()
             .put("group", group).put("wait", wait.toMillis()).put("max", max);
-        var tasks = successful(call("POST", topicPath(topic) + "/pop", body, FOR_EVER)).get("tasks");
+        var answer = call("POST", topicPath(topic) + "/pop", body, FOR_EVER);
+        var tasks = successful(answer).get("tasks");
         return StreamSupport.stream(tasks.spliterator(), false).map(PoppedTask::of).toList();
     }
 
