@@ -31,8 +31,6 @@ use super::{ClientError, KafkaSettings};
 use crate::domain::task::intake_record::{IntakeHeaders, IntakeRecord};
 use crate::domain::{Timestamp, TopicName};
 
-/// The wait for early records after an assignment.
-const SERVE_PATIENCE: Duration = Duration::from_millis(5);
 /// The deadline of one question to Kafka.
 const DEADLINE: Duration = Duration::from_secs(3);
 /// KiB and records of one partition that the client keeps ready. A fetch that was begun before is
@@ -68,8 +66,6 @@ pub struct IntakeReader {
     consumer: Arc<BaseConsumer<IntakeContext>>,
     topic: TopicName,
     queues: BTreeMap<i32, PartitionQueue<IntakeContext>>,
-    /// Records that came before their partition had its queue.
-    early: HashMap<i32, VecDeque<IntakeRecord>>,
     wake: Arc<Notify>,
     properties: u64,
 }
@@ -110,7 +106,6 @@ impl IntakeReader {
             consumer: Arc::new(consumer),
             topic: topic.clone(),
             queues: BTreeMap::new(),
-            early: HashMap::new(),
             wake: Arc::default(),
             properties,
         })
@@ -119,22 +114,22 @@ impl IntakeReader {
     /// Returns true when another reader must take the place of this one: the operator's properties
     /// have changed since it was made, or it cannot read some partition any more.
     pub fn is_outdated(&self, settings: &KafkaSettings) -> bool {
-        let is_stuck = self.consumer.context().is_stuck.load(Ordering::Relaxed);
-        is_stuck || self.properties != settings.properties.version()
+        self.is_stuck() || self.properties != settings.properties.version()
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.consumer.context().is_stuck.load(Ordering::Relaxed)
     }
 
     /// Reads these partitions from these offsets on, and no others.
     pub fn assign(&mut self, from: &BTreeMap<i32, i64>) -> Result<(), IntakeError> {
         self.queues.clear();
-        self.early.clear();
         let mut list = TopicPartitionList::new();
         for (partition, offset) in from {
             let offset = Offset::Offset(*offset);
             let added = list.add_partition_offset(self.topic.as_str(), *partition, offset);
             added.map_err(|error| self.unanswered(&error))?;
-        }
-        self.consumer.assign(&list).map_err(|error| self.unanswered(&error))?;
-        for partition in from.keys() {
+            // Before it is read: a failure in the queue of the whole client names no partition.
             let queue = self.consumer.split_partition_queue(self.topic.as_str(), *partition);
             let Some(mut queue) = queue else {
                 let reason = format!("the client has no queue for the partition {partition}");
@@ -144,9 +139,7 @@ impl IntakeReader {
             queue.set_nonempty_callback(move || wake.notify_one());
             self.queues.insert(*partition, queue);
         }
-        // All early records, from before the partitions had their queues: a poll without a timeout
-        // ends at the first event of another kind.
-        self.serve(SERVE_PATIENCE);
+        self.consumer.assign(&list).map_err(|error| self.unanswered(&error))?;
         Ok(())
     }
 
@@ -158,19 +151,18 @@ impl IntakeReader {
     /// Takes records of a partition that are there, in their order: up to `count_max`, and no more
     /// after `bytes_max`. Records may have been taken before a failure.
     pub fn take(
-        &mut self,
+        &self,
         partition: i32,
         records: &mut VecDeque<IntakeRecord>,
         (count_max, bytes_max): (usize, usize),
     ) -> Result<(), ReadFailure> {
-        self.serve(Duration::ZERO);
+        self.serve();
+        if self.is_stuck() {
+            return Ok(());
+        }
         let mut bytes: usize = records.iter().map(IntakeRecord::bytes).sum();
         while records.len() < count_max && bytes < bytes_max {
-            let record = match self.early.get_mut(&partition).and_then(VecDeque::pop_front) {
-                Some(record) => Some(record),
-                None => self.next(partition)?,
-            };
-            let Some(record) = record else { return Ok(()) };
+            let Some(record) = self.next(partition)? else { return Ok(()) };
             bytes = bytes.saturating_add(record.bytes());
             records.push_back(record);
         }
@@ -202,16 +194,18 @@ impl IntakeReader {
         }
     }
 
-    /// Serves the client's events until none has come for `patience`, and puts records aside that
-    /// came before their queue.
-    pub fn serve(&mut self, patience: Duration) {
-        let Self { consumer, early, topic, .. } = self;
-        while let Some(polled) = consumer.poll(patience) {
+    /// Serves the client's events. Records and failures of partitions are in queues of their own.
+    pub fn serve(&self) {
+        while let Some(polled) = self.consumer.poll(Duration::ZERO) {
             match polled {
                 Ok(message) => {
-                    early.entry(message.partition()).or_default().push_back(record_of(&message));
+                    let (partition, offset) = (message.partition(), message.offset());
+                    self.consumer.context().is_stuck.store(true, Ordering::Relaxed);
+                    tracing::error!(topic = %self.topic, partition, offset, "a record came astray");
                 }
-                Err(error) => tracing::debug!(%topic, %error, "the reader of an intake"),
+                Err(error) => {
+                    tracing::debug!(topic = %self.topic, %error, "the reader of an intake");
+                }
             }
         }
     }
@@ -322,7 +316,7 @@ struct IntakeContext {
     topic: TopicName,
     /// The ends of the partitions, from the statistics.
     ends: Mutex<HashMap<i32, i64>>,
-    /// Set when librdkafka has lost track of a partition for good.
+    /// Set when librdkafka has lost track of a partition for good, or given a record to nobody.
     is_stuck: AtomicBool,
 }
 

@@ -1,12 +1,13 @@
 //! Bytes, receipts, refusals and look-ups, with a healthy broker.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use punctual::domain::{Failure, Headers, TopicName};
 use punctual::kafka::{
-    DeliveryFailure, DeliveryOutcome, Hooks, LookUpError, Mode, Producer, SendError,
-    TopicCompression, TopicFacts,
+    DeliveryFailure, DeliveryOutcome, Hooks, IntakeReader, LookUpError, Mode, Producer,
+    ReadFailure, SendError, TopicCompression, TopicFacts,
 };
 use rdkafka::message::{Headers as _, Message, Timestamp as RecordTime};
 
@@ -349,4 +350,25 @@ async fn a_look_up_tells_what_a_topic_takes_and_many_at_once_ask_once() {
         "{}",
         edge.text()
     );
+}
+
+/// Fails without the partitions' own queues when the answer comes before the last of them is there.
+#[tokio::test]
+async fn each_partition_tells_of_an_offset_that_its_log_does_not_have() {
+    const PARTITIONS: i32 = 200;
+    let bootstrap = bootstrap();
+    let topic = topic(&bootstrap, "edge-offsets", PARTITIONS, &[]).await;
+    let mut reader = IntakeReader::new(&settings(&bootstrap, &[]), &topic).unwrap();
+    assert_eq!(reader.partition_count().await, Ok(Some(PARTITIONS)));
+    reader.assign(&(0..PARTITIONS).map(|partition| (partition, 5)).collect()).unwrap();
+    let mut silent: BTreeSet<i32> = (0..PARTITIONS).collect();
+    eventually("all partitions tell of it", Duration::from_secs(30), async || {
+        silent.retain(|partition| {
+            let taken = reader.take(*partition, &mut VecDeque::new(), (1, 1));
+            taken != Err(ReadFailure::OutOfRange)
+        });
+        silent.is_empty()
+    })
+    .await;
+    reader.close().await;
 }

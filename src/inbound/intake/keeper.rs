@@ -183,8 +183,8 @@ impl IntakeKeeper {
     async fn round(&mut self) -> Result<bool, Stop> {
         // The statistics of a client that nobody serves pile up: without a partition, or while all
         // partitions wait.
-        if let Some(reader) = &mut self.reader {
-            reader.serve(Duration::ZERO);
+        if let Some(reader) = &self.reader {
+            reader.serve();
         }
         self.look().await?;
         let numbers: Vec<i32> = self.partitions.keys().copied().collect();
