@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -18,6 +18,7 @@ use crate::clock;
 use crate::domain::task::intake_record::IntakeRecord;
 use crate::domain::topic::group::ConsumerGroup;
 use crate::domain::{TaskId, Timestamp, TopicName};
+use crate::kafka::context::tells_of_a_lost_leader;
 use crate::kafka::intake::record_of;
 use crate::kafka::producer::{ATTEMPT, ATTEMPTS_MAX, DEAD_REASON, DUE_AT, TASK_ID, TTR_MS};
 use crate::kafka::{ClientError, KafkaSettings};
@@ -116,7 +117,8 @@ impl GroupMember {
         let properties = settings.properties.version();
         let mut config = settings.consumer_config();
         config
-            .set_log_level(RDKafkaLogLevel::Error)
+            // The line about a lost leader is one of these.
+            .set_log_level(RDKafkaLogLevel::Info)
             .set("group.id", group.as_str())
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("session.timeout.ms", SESSION_TIMEOUT_MS)
@@ -130,6 +132,7 @@ impl GroupMember {
             topic: topic.clone(),
             assignments: Mutex::default(),
             count: AtomicU64::new(0),
+            is_stuck: AtomicBool::new(false),
         };
         let create = |source| ClientError::Create { what: "Kafka consumer of a group", source };
         let consumer: StreamConsumer<GroupContext> =
@@ -139,9 +142,11 @@ impl GroupMember {
     }
 
     /// Returns true when another member must take the place of this one: the operator's properties
-    /// have changed since it was made, such as a password.
+    /// have changed since it was made, such as a password, or it cannot read some partition any
+    /// more.
     pub fn is_outdated(&self, settings: &KafkaSettings) -> bool {
-        self.properties != settings.properties.version()
+        let is_stuck = self.consumer.context().is_stuck.load(Ordering::Relaxed);
+        is_stuck || self.properties != settings.properties.version()
     }
 
     /// Waits for the next record. A wait that is given up loses no record.
@@ -231,10 +236,15 @@ struct GroupContext {
     topic: TopicName,
     assignments: Mutex<HashMap<i32, Assignment>>,
     count: AtomicU64,
+    /// Set when librdkafka has lost track of a partition for good.
+    is_stuck: AtomicBool,
 }
 
 impl ClientContext for GroupContext {
     fn log(&self, _level: RDKafkaLogLevel, facility: &str, line: &str) {
+        if tells_of_a_lost_leader(facility, line) {
+            self.is_stuck.store(true, Ordering::Relaxed);
+        }
         // A broker that is away is told by the contact to Kafka.
         tracing::debug!(target: "librdkafka", topic = %self.topic, facility, "{line}");
     }
