@@ -348,8 +348,14 @@ impl Cluster {
         if answers.iter().all(Result::is_ok) { Ok(()) } else { Err(format!("{answers:?}")) }
     }
 
+    /// Deletes a topic. When it returns, the broker knows of it: a record for a topic of the same
+    /// name does not get into the former log, which would be deleted with it.
     pub async fn delete_topic(&self, topic: &str) {
         self.try_delete_topic(topic).await.unwrap();
+        eventually(&format!("topic {topic} is gone"), SERVER_DEADLINE, async || {
+            self.leaders(topic).is_err_and(|error| error.contains("UNKNOWN_TOPIC"))
+        })
+        .await;
     }
 
     /// Deletes a topic, or fails if Kafka is down.
