@@ -238,13 +238,15 @@ pub struct NodeProblem {
     task: Option<Task>,
 }
 
+/// The problems of something that is not there.
+const NOT_FOUND: [&str; 4] =
+    ["task-not-found", "schedule-not-found", "topic-not-found", "callback-not-found"];
+
 impl NodeProblem {
     pub fn exit(&self) -> Exit {
         match (self.status, self.slug()) {
             (409, _) if self.is_too_late() => Exit::TooLate,
-            (404, Some("task-not-found" | "schedule-not-found" | "topic-not-found")) => {
-                Exit::NotFound
-            }
+            (404, Some(slug)) if NOT_FOUND.contains(&slug) => Exit::NotFound,
             // Only a node's own problem types count. A proxy also answers 503 when its connection
             // to the node broke after the request was sent.
             (503, Some("busy" | "draining" | "unavailable" | "not-ready")) | (408 | 429, _) => {

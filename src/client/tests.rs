@@ -280,6 +280,7 @@ fn only_a_node_says_that_nothing_was_done() {
         (401, String::new(), Exit::Refused),
         (404, "no route".to_owned(), Exit::Refused),
         (404, problem("task-not-found"), Exit::NotFound),
+        (404, problem("callback-not-found"), Exit::NotFound),
         (501, String::new(), Exit::Refused),
     ] {
         let answer = NodeAnswer { status, retry_after: None, has_token: false, text };

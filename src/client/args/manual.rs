@@ -262,7 +262,7 @@ Exit codes:
   1  refused: the message says why, and what would be right
   2  wrong usage
   3  nothing was done: the node is unreachable or busy, or a server is unavailable; retry
-  4  no such topic
+  4  no such topic, or no callback of it
   6  unknown whether it was done: the message says whether repeating is safe";
 
 pub const TOPIC_EXAMPLES: &str = r#"Examples:
