@@ -34,9 +34,9 @@ use crate::support::wait::look_for;
 use crate::support::{now_ms, wait};
 
 /// The topic whose tasks are popped.
-pub const POPPED: usize = STEADY;
+const POPPED: usize = STEADY;
 /// The topic whose tasks the service gets.
-pub const CALLED: usize = LIMITED;
+const CALLED: usize = LIMITED;
 
 const GROUP: &str = "callers";
 const CALLERS: u64 = 3;

@@ -2,6 +2,7 @@
 //! callback.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -19,6 +20,7 @@ use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, ratio};
 use crate::bench::run::{BenchRun, Setup, fill, millis, now};
 use crate::clock;
+use crate::kafka::ReadPace;
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The first task is delivered within this time.
@@ -54,7 +56,16 @@ pub async fn without_kafka(
     rest: &RestTarget,
 ) -> Result<BenchReport, String> {
     fill(rest, plan.steady.pending, BACKGROUND).await?;
-    let run = BenchRun::start(setup, plan.steady.scenario).await?;
+    let later_attempts = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&later_attempts);
+    let run =
+        BenchRun::reading(setup, plan.steady.scenario, ReadPace::Bulk, move |ledger, record| {
+            match record.attempt {
+                Some(attempt) if attempt.number > 1 => _ = counted.fetch_add(1, Ordering::Relaxed),
+                _ => ledger.arrived(record.key, record.at),
+            }
+        })
+        .await?;
     let deliveries = Arc::new(Deliveries::new(Arc::clone(&run.ledger)));
     let consumers = Consumers::start(&plan.consumers, rest, &deliveries).await?;
     let load = rest.clone().tracked(TrackedLoad { ttr: plan.ttr, backoff: Duration::ZERO });
@@ -63,6 +74,7 @@ pub async fn without_kafka(
     let failure = consumers.end().await;
     let mut report = measured?;
     report.reason = report.reason.or(failure);
+    report.fact("attempts after the first", float(later_attempts.load(Ordering::Relaxed)));
     Ok(report)
 }
 
