@@ -40,6 +40,7 @@ use crate::error_chain::chain;
 use crate::postgres::cluster::schema;
 use crate::shutdown::{TaskFailure, Tasks};
 use crate::signals::{self, EndSignal, Signals};
+use crate::telemetry::traces::{TraceSettings, Traces};
 use crate::{
     postgres::{self, PostgresSettings},
     telemetry,
@@ -54,6 +55,8 @@ const VITAL: [&str; 4] = ["wheel", "producers", "topics", "settle"];
 /// Time that a node waits after a vital task has failed. Records in flight may still be
 /// acknowledged and settled.
 const HOPELESS_GRACE: Duration = Duration::from_secs(1);
+/// The path of a collector for spans, by the specification of OTLP over HTTP.
+const TRACES_PATH: &str = "/v1/traces";
 /// The flag of the URL of a database.
 const DATABASE_URL: &str = "--database-url";
 /// Interval at which a draining node checks whether it is done.
@@ -125,6 +128,8 @@ pub async fn serve(settings: Settings, handles: Handles) -> Result<(), TaskFailu
     let advertise = advertised(&settings.advertise, address);
     let mut assembled =
         assembly::NodeParts::new(&settings, node, &advertise, &mut registry, &tasks)?;
+    let traces = start_traces(&settings, &mut registry)?;
+    assembled.traces = traces.clone();
     let api_metrics = ApiMetrics::register(&mut registry);
     let readiness_metrics = readiness::ReadinessMetrics::register(&mut registry);
     let registry = Arc::new(registry);
@@ -139,6 +144,7 @@ pub async fn serve(settings: Settings, handles: Handles) -> Result<(), TaskFailu
         let (metrics, registry) = (api_metrics.clone(), Arc::clone(&registry));
         Api::new(service.clone(), settings, metrics, registry, policy.clone())
             .with_audit(audit.clone())
+            .with_traces(traces.clone())
     };
     let hosts = Hosts::new(address, &advertise, &settings.hosts);
     let api_settings = ApiSettings { dev: handles.dev.clone(), ..api_settings(&settings, hosts) };
@@ -172,10 +178,40 @@ pub async fn serve(settings: Settings, handles: Handles) -> Result<(), TaskFailu
         tracing::warn!("some background tasks did not end in time");
     }
     access::end_audit(audit.as_ref()).await;
+    end_traces(traces).await;
     outcome?;
     match tasks.failure() {
         Some(failure) => Err(failure.into()),
         None => Ok(()),
+    }
+}
+
+/// Starts the export of spans, if there is a collector. Does not wait for it.
+fn start_traces(
+    settings: &Settings,
+    registry: &mut telemetry::Registry,
+) -> Result<Option<Traces>, TaskFailure> {
+    let Some(export) = &settings.traces else { return Ok(None) };
+    let headers = export.headers.iter();
+    let traces = TraceSettings {
+        url: format!("{}{TRACES_PATH}", export.endpoint),
+        headers: headers.map(|(name, value)| (name.clone(), value.expose().to_owned())).collect(),
+        per_million: export.per_million,
+        version: config::RELEASE,
+        node: settings.node_name.clone(),
+        cluster: settings.cluster.clone(),
+    };
+    let started = Traces::start(&traces, registry);
+    let started = started.map_err(|error| format!("--otlp-endpoint: {error}"))?;
+    tracing::info!(endpoint = export.endpoint, "spans go to a collector");
+    Ok(Some(started))
+}
+
+/// Sends the spans that wait, and ends the export.
+async fn end_traces(traces: Option<Traces>) {
+    let Some(traces) = traces else { return };
+    if tokio::task::spawn_blocking(move || traces.end()).await.is_err() {
+        tracing::warn!("the export of spans did not end cleanly");
     }
 }
 

@@ -37,6 +37,7 @@ pub use self::settings::dev::{DevKafka, DevPostgres, DevSettings, KeeperSettings
 pub use self::settings::intake::{IntakeSettings, IntakeTopic};
 pub use self::settings::outbox::{OutboxAction, OutboxCommand, OutboxSettings};
 pub use self::settings::payload_keys::ResealCommand;
+pub use self::settings::traces::TraceExport;
 pub use self::settings::{Kafka, NodeLimits, Retention, Settings};
 pub use self::tls::{Clients, Tls};
 use crate::bench::args::BenchArgs;

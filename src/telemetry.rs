@@ -1,4 +1,4 @@
-//! Logs, and the metrics of all components.
+//! Logs, traces, and the metrics of all components.
 //!
 //! Every component registers its own `Metrics`; this module holds the shared parts. Names are
 //! `punctual_<thing>_<unit>`. `register_with_unit` appends the unit, unless the name contains the
@@ -8,6 +8,7 @@ mod exposition;
 mod instruments;
 pub mod logging;
 mod process;
+pub mod traces;
 
 pub use prometheus_client::metrics::counter::Counter;
 pub use prometheus_client::metrics::family::Family;

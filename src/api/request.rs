@@ -10,6 +10,6 @@ pub(super) mod idempotency;
 pub(super) mod preconditions;
 pub(super) mod query;
 pub(super) mod request_id;
-mod trace;
+pub(super) mod trace;
 pub(super) mod tracking;
 mod unpack;

@@ -25,6 +25,8 @@ use crate::engine::claiming::ClaimSettings;
 use crate::engine::liveness::broker::BrokerContact;
 use crate::engine::topics::{TopicBreakers, TopicSettings};
 use crate::error_chain::chain;
+use crate::etcd::{self, EtcdMetrics, EtcdSettings};
+use crate::kafka::{KafkaContact, KafkaMetrics, KafkaSettings, TopicCache};
 use crate::node::claim::{ClaimPace, ClaimParts, Claimer};
 use crate::node::fence::Fence;
 use crate::node::in_flight::batches::{InFlightBatches, InFlightLimits};
@@ -63,8 +65,7 @@ use crate::node::topic_keeper::policy_keeper::PolicyKeeper;
 use crate::postgres::PostgresSettings;
 use crate::postgres::lists::backlog::BacklogCounter;
 use crate::postgres::lists::counts::TaskCounter;
-use crate::postgres::tasks::adopt::Adoptions;
-use crate::postgres::tasks::adopt::recent_topics;
+use crate::postgres::tasks::adopt::{Adoptions, recent_topics};
 use crate::postgres::tasks::answers::AnswerStore;
 use crate::postgres::tasks::cancel::Cancels;
 use crate::postgres::tasks::claim::Claims;
@@ -77,10 +78,7 @@ use crate::postgres::tasks::submit::Submits;
 use crate::postgres::tasks::submit_named::NamedSubmits;
 use crate::shutdown::{TaskFailure, Tasks};
 use crate::telemetry::Registry;
-use crate::{
-    etcd::{self, EtcdMetrics, EtcdSettings},
-    kafka::{KafkaContact, KafkaMetrics, KafkaSettings, TopicCache},
-};
+use crate::telemetry::traces::Traces;
 
 /// How far behind the watermark a claim looks again. The slack must be longer than an insert takes
 /// to commit.
@@ -128,6 +126,7 @@ pub struct NodeParts {
     schedule_metrics: ScheduleMetrics,
     pub key_keeper: Option<KeyKeeper>,
     pub policies: Arc<TopicPolicies>,
+    pub traces: Option<Traces>,
     advertise: String,
 }
 
@@ -176,6 +175,7 @@ impl NodeParts {
         Ok(Self {
             node,
             policies: Arc::default(),
+            traces: None,
             key_keeper: KeyKeeper::of(settings.access.payload_keys.clone(), &postgres, registry),
             postgres,
             contact: topics.contact(),
@@ -465,7 +465,7 @@ impl Site<'_> {
         let publisher = Arc::new(Publisher::new(
             Arc::new(reports),
             parts.kafka.clone(),
-            parts.kafka_metrics.clone(),
+            (parts.kafka_metrics.clone(), parts.traces.clone()),
             contact,
             Arc::clone(&fence),
         )?);

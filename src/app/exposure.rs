@@ -62,6 +62,15 @@ pub fn of_other_servers(settings: &Settings) -> Vec<SettingProblem> {
         );
         exposed.push(SettingProblem { flag: "--etcd", text });
     }
+    let endpoint = settings.traces.as_ref().map(|traces| traces.endpoint.as_str());
+    let plain = endpoint.and_then(|endpoint| endpoint.strip_prefix("http://"));
+    if let Some(host) = plain.map(host_of).filter(|host| !is_local(host)) {
+        let text = format!(
+            "others on the network can read spans, and the headers with a token, on their way to \
+             {host}: use https://"
+        );
+        exposed.push(SettingProblem { flag: "--otlp-endpoint", text });
+    }
     exposed
 }
 

@@ -205,6 +205,8 @@ pub(super) struct Serve {
     #[command(flatten)]
     pub access: Access,
     #[command(flatten)]
+    pub traces: TraceArgs,
+    #[command(flatten)]
     pub timing: Timing,
     #[command(flatten)]
     pub retention: RetentionArgs,
@@ -309,6 +311,26 @@ pub(super) struct EtcdArgs {
     /// The private key of the client certificate, in PEM.
     #[arg(long = "etcd-key-file", env = "PUNCTUAL_ETCD_KEY_FILE", value_name = "FILE")]
     pub key_file: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Traces")]
+pub(super) struct TraceArgs {
+    /// An OpenTelemetry collector that gets spans by OTLP over HTTP: http:// or https://, host and
+    /// port. Spans go to its path /v1/traces. [default: none, and no spans]
+    ///
+    /// A request that submits tasks has a span, a child of the caller's if the request has a
+    /// traceparent. Each publication is a trace of its own, with a link to the submit.
+    #[arg(long, env = "PUNCTUAL_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
+    /// A file with headers for the requests to the collector, such as its token: `name: value`, one
+    /// per line; lines that start with # are comments. Read once, at start.
+    #[arg(long, env = "PUNCTUAL_OTLP_HEADERS_FILE", value_name = "FILE")]
+    pub otlp_headers_file: Option<PathBuf>,
+    /// The share of traces that are recorded, of those that begin at this node. A caller decides
+    /// about its own traces. From 0 to 1.
+    #[arg(long, env = "PUNCTUAL_TRACE_RATIO", value_name = "RATIO", default_value = "1")]
+    pub trace_ratio: String,
 }
 
 #[derive(Args, Debug)]

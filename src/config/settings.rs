@@ -5,6 +5,7 @@ pub(super) mod dev;
 pub(super) mod intake;
 pub(super) mod outbox;
 pub(super) mod payload_keys;
+pub(super) mod traces;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -50,6 +51,8 @@ pub struct Settings {
     pub has_console: bool,
     /// The topics with metrics of their own.
     pub metrics_topics: Vec<Pattern>,
+    /// `None` without tracing.
+    pub traces: Option<traces::TraceExport>,
     /// True when no connection to a server may be readable by others.
     pub require_tls: bool,
     /// Further names of this node. A name with a dot at the beginning stands for all names with
@@ -202,6 +205,7 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
         operator_listen,
         has_console: !reader.truth("--no-console", &args.access.no_console),
         metrics_topics: metrics_topics(&args.node.metrics_topics, &mut reader),
+        traces: traces::traces(&args.traces, host, &mut reader),
         require_tls: reader.truth("--require-tls", &args.tls.require_tls),
         access,
         operator_anonymous: is_operator_anonymous,

@@ -104,6 +104,29 @@ fn topics_with_metrics_of_their_own_are_chosen_by_patterns() {
 }
 
 #[test]
+fn spans_go_to_a_collector_with_headers_from_a_file() {
+    let traces = |words: &[&str]| serve_with(words).map(|settings| settings.traces);
+    assert_eq!(traces(&[]), Ok(None));
+    assert_eq!(traces(&["--otlp-endpoint", ""]), Ok(None));
+    let given = traces(&["--otlp-endpoint", "http://collector:4318/", "--trace-ratio", "0.01"]);
+    let given = given.unwrap().unwrap();
+    assert_eq!((given.endpoint.as_str(), given.per_million), ("http://collector:4318", 10_000));
+    for (words, problem) in [
+        (&["--otlp-endpoint", "collector:4318"][..], "--otlp-endpoint: not the URL"),
+        (&["--otlp-endpoint", "http://collector:4318/v1/traces"], "--otlp-endpoint: not the URL"),
+        (&["--otlp-endpoint", "https://user:secret@collector"], "--otlp-endpoint: not the URL"),
+        (&["--trace-ratio", "1.5"], "--trace-ratio: `1.5` is not a number from 0 to 1"),
+        (&["--trace-ratio", "NaN"], "--trace-ratio: `NaN` is not"),
+        (&["--otlp-headers-file", "/run/headers"], "--otlp-headers-file: needs a collector"),
+    ] {
+        let problems = traces(words).unwrap_err();
+        let found = problems.iter().any(|found| found.starts_with(problem));
+        assert!(found, "{words:?}: {problems:?}");
+        assert!(!problems.concat().contains("secret"), "{problems:?}");
+    }
+}
+
+#[test]
 fn all_problems_are_reported_at_once() {
     let problems = serve(&[
         "--tick",

@@ -18,10 +18,13 @@ use super::signs::Signs;
 use super::{DeliveryOutcome, DeliveryReport, KafkaContact, KafkaMetrics, Mode, Reason};
 use crate::clock;
 use crate::domain::{Monotonic, Receipt, Throttle, Timestamp};
+use crate::telemetry::traces::Publications;
 
 /// The functions called by a producer. Both run on the polling thread, for each record, and must
 /// neither block nor panic.
 pub struct Hooks {
+    /// `None` without tracing.
+    pub publications: Option<Publications>,
     pub on_report: Box<dyn Fn(DeliveryReport) + Send + Sync>,
     /// Returns the cluster's time when an acknowledgement arrives.
     pub now: Box<dyn Fn() -> Timestamp + Send + Sync>,
@@ -32,7 +35,13 @@ impl Hooks {
         on_report: impl Fn(DeliveryReport) + Send + Sync + 'static,
         now: impl Fn() -> Timestamp + Send + Sync + 'static,
     ) -> Self {
-        Self { on_report: Box::new(on_report), now: Box::new(now) }
+        Self { publications: None, on_report: Box::new(on_report), now: Box::new(now) }
+    }
+
+    /// Adds spans of the records.
+    #[must_use]
+    pub fn with_spans(self, publications: Option<Publications>) -> Self {
+        Self { publications, ..self }
     }
 }
 
@@ -100,7 +109,22 @@ impl ProducerContext for Context {
     fn delivery(&self, delivery: &DeliveryResult<'_>, correlation_id: usize) {
         let outcome = self.outcome(delivery);
         self.metrics.outcomes.count(&outcome);
+        if let Some(publications) = &self.hooks.publications {
+            end_span(publications, correlation_id, &outcome);
+        }
         (self.hooks.on_report)(DeliveryReport { correlation_id, outcome });
+    }
+}
+
+/// Ends the span of a record, if it has one.
+fn end_span(publications: &Publications, correlation_id: usize, outcome: &DeliveryOutcome) {
+    match outcome {
+        DeliveryOutcome::Acknowledged(receipt) => {
+            publications.end(correlation_id, Ok((receipt.partition, receipt.offset)));
+        }
+        DeliveryOutcome::Failed(failed) => {
+            publications.end(correlation_id, Err(&failed.reason.to_string()));
+        }
     }
 }
 

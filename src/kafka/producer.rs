@@ -19,8 +19,10 @@ use super::{
     ClientError, Hooks, KafkaContact, KafkaMetrics, KafkaSettings, Mode, Reason, SendError,
 };
 use crate::clock;
+use crate::domain::task::headers::{SUBMIT_TRACEPARENT, TRACEPARENT, TRACESTATE};
 use crate::domain::task::{expiry, headers, spread};
 use crate::domain::{BatchTask, Timestamp, TopicName, TrackedRow};
+use crate::telemetry::traces::Publications;
 
 /// The header with the task's first id, as text. It distinguishes repetitions of one task from
 /// other tasks.
@@ -115,6 +117,9 @@ impl Producer {
         task: &BatchTask<'_>,
         now: Timestamp,
     ) -> Result<(), SendError> {
+        let publications = self.inner.client().context().hooks.publications.as_ref();
+        let traceparent =
+            publications.and_then(|spans| begin_span(spans, correlation_id, topic, task));
         let record = BaseRecord {
             topic,
             partition: None,
@@ -122,7 +127,7 @@ impl Producer {
             key: task.key,
             // This machine's clock may be hours off, and a broker refuses records from the future.
             timestamp: Some(now.as_millis()),
-            headers: Some(headers_of(task)),
+            headers: Some(headers_of(task, traceparent.as_deref())),
             delivery_opaque: correlation_id,
         };
         match self.inner.send(record) {
@@ -130,7 +135,12 @@ impl Producer {
                 self.metrics.sent.inc();
                 Ok(())
             }
-            Err((error, _record)) => Err(self.refused(error.rdkafka_error_code())),
+            Err((error, _record)) => {
+                if let Some(publications) = publications {
+                    publications.forget(correlation_id);
+                }
+                Err(self.refused(error.rdkafka_error_code()))
+            }
         }
     }
 
@@ -313,12 +323,35 @@ fn with_tracking(mut sent: OwnedHeaders, task: &BatchTask<'_>) -> OwnedHeaders {
     number(sent, TTR_MS, i64::try_from(ttr).unwrap_or(i64::MAX))
 }
 
-/// Returns the task's own headers in their order, then those of Punctual.
-fn headers_of(task: &BatchTask<'_>) -> OwnedHeaders {
+/// Begins the span of a record whose task was submitted with one. Returns its `traceparent`.
+fn begin_span(
+    publications: &Publications,
+    correlation_id: usize,
+    topic: &str,
+    task: &BatchTask<'_>,
+) -> Option<String> {
+    let (_expiry, rest) = expiry::split(task.headers);
+    let (_requested_at, own) = spread::split(rest);
+    let value_of = |name: &str| {
+        let (_name, value) = headers::decode(own).find(|(key, _value)| *key == name)?;
+        std::str::from_utf8(value?).ok()
+    };
+    let submitted = value_of(SUBMIT_TRACEPARENT)?;
+    let id = task.first_id.to_string();
+    publications.begin(correlation_id, (submitted, value_of(TRACESTATE)), (topic, &id))
+}
+
+/// Returns the task's own headers in their order, then those of Punctual. `traceparent` takes the
+/// place of the value that the submit has stored.
+fn headers_of(task: &BatchTask<'_>, traceparent: Option<&str>) -> OwnedHeaders {
     let (expiry, rest) = expiry::split(task.headers);
     let (_requested_at, own) = spread::split(rest);
     let mut sent = OwnedHeaders::new_with_capacity(2 + headers::decode(own).count());
     for (key, value) in headers::decode(own) {
+        let value = match traceparent {
+            Some(traceparent) if key == TRACEPARENT => Some(traceparent.as_bytes()),
+            _ => value,
+        };
         sent = sent.insert(Header { key, value });
     }
     let mut id = [0; 36];
@@ -376,7 +409,7 @@ mod tests {
             name: None,
             tracking: None,
         };
-        let sent = headers_of(&task);
+        let sent = headers_of(&task, None);
         let sent: Vec<(&str, Option<&[u8]>)> =
             sent.iter().map(|header| (header.key, header.value)).collect();
         let text = first_id.to_string();
@@ -413,7 +446,7 @@ mod tests {
             name: None,
             tracking: None,
         };
-        let sent = headers_of(&task);
+        let sent = headers_of(&task, None);
         let sent: Vec<(&str, Option<&[u8]>)> =
             sent.iter().map(|header| (header.key, header.value)).collect();
         assert_eq!((sent.len(), sent[0]), (4, ("trace", None)));

@@ -103,4 +103,5 @@ mod submitters;
 mod take_over;
 mod tls;
 mod tokens;
+mod traces;
 mod tracked;

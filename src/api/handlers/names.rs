@@ -55,7 +55,7 @@ pub async fn replace(
     let permit = guard.replace_permit(&topic)?;
     idempotency::refuse(request.headers(), NO_KEY)?;
     let condition = Precondition { when, ..preconditions::of(request.headers())? };
-    let reader = DraftReader::of(request.headers());
+    let reader = DraftReader::of(&request);
     let (bytes, _memory) = body::read(&shared, request, deadline).await?;
     let read = move |text: &str| reader.read_named(text, topic, name);
     let (mut draft, origin) = body::parse(&shared, deadline, bytes, read).await?;

@@ -49,7 +49,7 @@ pub async fn submit(
     query::refuse(request.uri())?;
     preconditions::refuse(request.headers())?;
     let key = idempotency::key_of(request.headers())?;
-    let mut reader = DraftReader::of(request.headers());
+    let mut reader = DraftReader::of(&request);
     let (bytes, _memory) = body::read(&shared, request, deadline).await?;
     let read = move |text: &str| reader.read(text);
     let (draft, origin) = body::parse(&shared, deadline, bytes, read).await?;
@@ -134,7 +134,7 @@ pub async fn submit_batch(
     query::refuse(request.uri())?;
     preconditions::refuse(request.headers())?;
     idempotency::refuse(request.headers(), NO_KEY_OF_BATCH)?;
-    let reader = DraftReader::of(request.headers());
+    let reader = DraftReader::of(&request);
     let (bytes, memory) = body::read(&shared, request, deadline).await?;
     let batch = BatchReader {
         shared: shared.clone(),

@@ -7,13 +7,13 @@ pub mod shift;
 
 use std::borrow::Cow;
 
-use axum::http::HeaderMap;
+use axum::http::Request;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
 
 use super::fields::{boolean, members, refuse_internal, string};
-use super::trace::TraceParent;
+use super::trace::RequestTrace;
 use super::{given_headers, tracking};
 use crate::api::json::times;
 use crate::api::problems::problem::Problem;
@@ -62,14 +62,14 @@ pub fn new_due_of(text: &str) -> Result<(Due, FieldOrigin), Problem> {
 #[derive(Debug, Default)]
 pub struct DraftReader {
     last_topic: Option<TopicName>,
-    trace: Option<TraceParent>,
+    trace: Option<RequestTrace>,
 }
 
 impl DraftReader {
-    /// Makes a reader for a request with these `headers`. Tasks without a `traceparent` get that of
-    /// the request.
-    pub fn of(headers: &HeaderMap) -> Self {
-        Self { last_topic: None, trace: TraceParent::of(headers) }
+    /// Makes a reader for the body of `request`. Tasks without a `traceparent` get that of the
+    /// request.
+    pub fn of<B>(request: &Request<B>) -> Self {
+        Self { last_topic: None, trace: RequestTrace::of(request) }
     }
 
     pub fn read(&mut self, text: &str) -> Result<(Draft, FieldOrigin), Problem> {
@@ -114,7 +114,7 @@ impl DraftReader {
 fn draft_of(
     topic: TopicName,
     members: [RawMember<'_>; 12],
-    trace: Option<&TraceParent>,
+    trace: Option<&RequestTrace>,
 ) -> Result<(Draft, FieldOrigin), Problem> {
     refuse_internal(&topic, "topic")?;
     let [expires_at, ttr, retry, due_at, delay, rest @ ..] = members;
@@ -135,7 +135,7 @@ fn expiry_of(expires_at: &RawValue) -> Result<Expiry, Problem> {
 fn record_of(
     topic: TopicName,
     members: [RawMember<'_>; 7],
-    trace: Option<&TraceParent>,
+    trace: Option<&RequestTrace>,
 ) -> Result<(Record, &'static str), Problem> {
     let [payload, payload_text, payload_base64, tombstone, key, key_base64, headers] = members;
     let key = key_of(key, key_base64)?;

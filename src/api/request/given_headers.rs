@@ -14,12 +14,12 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
 
 use super::fields::{members, object, values};
-use super::trace::{TRACEPARENT, TraceParent};
+use super::trace::RequestTrace;
 use crate::api::json::values::{kind_of, shown, string_of, unlike};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::domain::Headers;
-use crate::domain::task::headers::{COUNT_MAX, HeadersError};
+use crate::domain::task::headers::{COUNT_MAX, HeadersError, TRACEPARENT, TRACESTATE};
 
 type Value<'a> = Option<Cow<'a, [u8]>>;
 type Given<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
@@ -27,11 +27,16 @@ type Given<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
 const VALUE: &str = "a string, null, or {\"base64\": \"..\"}";
 
 /// Reads the headers of a task. Adds the trace of the request if the task has none.
-pub fn read(value: Option<&RawValue>, trace: Option<&TraceParent>) -> Result<Headers, Problem> {
+pub fn read(value: Option<&RawValue>, trace: Option<&RequestTrace>) -> Result<Headers, Problem> {
     let mut headers = value.map_or(Ok(Vec::new()), given)?;
-    if let Some(trace) = trace
-        && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACEPARENT))
-    {
+    let has = |headers: &Given<'_>, wanted: &str| {
+        headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(wanted))
+    };
+    let trace = trace.filter(|trace| {
+        let has_room = headers.len() < COUNT_MAX || !trace.is_ours();
+        has_room && !has(&headers, TRACEPARENT)
+    });
+    if let Some(trace) = trace {
         if headers.len() == COUNT_MAX {
             let detail = format!(
                 "a task may have {COUNT_MAX} headers at most, and the traceparent of the request \
@@ -39,19 +44,30 @@ pub fn read(value: Option<&RawValue>, trace: Option<&TraceParent>) -> Result<Hea
             );
             return Err(Problem::invalid("headers", detail));
         }
-        headers.push((Cow::Borrowed(TRACEPARENT), Some(Cow::Borrowed(trace.as_str().as_bytes()))));
+        let parent = Cow::Borrowed(trace.parent().as_bytes());
+        headers.push((Cow::Borrowed(TRACEPARENT), Some(parent)));
+        if let Some(state) = trace.state()
+            && headers.len() < COUNT_MAX
+            && !has(&headers, TRACESTATE)
+        {
+            headers.push((Cow::Borrowed(TRACESTATE), Some(Cow::Borrowed(state.as_bytes()))));
+        }
     }
     // After a failure the headers are checked one by one, to name the wrong one. A refusal may cost
     // more than a success.
-    Headers::new(headers.iter().map(|(name, value)| (name.as_ref(), value.as_deref()))).map_err(
-        |error| {
-            let wrong = headers
-                .iter()
-                .find(|(name, value)| Headers::new([(name.as_ref(), value.as_deref())]).is_err());
-            let field = wrong.map_or_else(|| "headers".to_owned(), |(name, _)| path_of(name));
-            Problem::invalid(field, error.to_string())
-        },
-    )
+    let encoded =
+        Headers::new(headers.iter().map(|(name, value)| (name.as_ref(), value.as_deref())))
+            .map_err(|error| {
+                let wrong = headers.iter().find(|(name, value)| {
+                    Headers::new([(name.as_ref(), value.as_deref())]).is_err()
+                });
+                let field = wrong.map_or_else(|| "headers".to_owned(), |(name, _)| path_of(name));
+                Problem::invalid(field, error.to_string())
+            })?;
+    Ok(match trace {
+        Some(trace) => encoded.followed_by(&trace.own_headers()),
+        None => encoded,
+    })
 }
 
 fn given(value: &RawValue) -> Result<Given<'_>, Problem> {

@@ -32,11 +32,13 @@ use crate::api::openapi::route::Route;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::request::request_id::{REQUEST_ID, RequestId};
+use crate::api::request::trace::RequestTrace;
 use crate::api::shared::{ApiSettings, ApiShared};
 use crate::clock;
 use crate::domain::Monotonic;
 use crate::node::requests::service::Service;
 use crate::telemetry::Registry;
+use crate::telemetry::traces::{SubmitSpan, Traces};
 
 /// The REST API, ready to answer requests. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -48,6 +50,8 @@ pub struct Api {
     operations: Arc<[(&'static str, Method, &'static Operation)]>,
     /// `None` without an audit trail.
     audit: Option<Audit>,
+    /// `None` without tracing.
+    traces: Option<Traces>,
 }
 
 /// The facts of a request that its answer needs.
@@ -78,6 +82,9 @@ impl SeenRequest {
 
 /// The bytes that a header field counts besides name and value (RFC 9113, 6.5.2).
 pub const FIELD_BYTES: usize = 32;
+
+/// The operations whose requests submit the tasks of their body.
+const SUBMITS: [&str; 3] = ["submitTask", "submitBatch", "putTask"];
 
 /// The problems that an unknown path or method may be answered with.
 const OF_NO_OPERATION: [ProblemType; 14] = [
@@ -121,13 +128,19 @@ impl Api {
             .fold(Router::new(), |router, route| router.route(route.path, route.handlers));
         let router =
             router.method_not_allowed_fallback(method_not_allowed).with_state(shared.clone());
-        Self { shared, router, paths, operations, audit: None }
+        Self { shared, router, paths, operations, audit: None, traces: None }
     }
 
     /// Adds an audit trail.
     #[must_use]
     pub fn with_audit(self, audit: Option<Audit>) -> Self {
         Self { audit, ..self }
+    }
+
+    /// Adds spans of the requests that submit tasks.
+    #[must_use]
+    pub fn with_traces(self, traces: Option<Traces>) -> Self {
+        Self { traces, ..self }
     }
 
     /// Returns the seal of cursors, which waits for the secret of the cluster.
@@ -160,13 +173,14 @@ impl Api {
     pub async fn answer(
         &self,
         mut place: RequestPlace,
-        request: Request<Body>,
+        mut request: Request<Body>,
     ) -> axum::http::Response<Answer> {
         let route = label_of(&self.paths, request.uri().path());
         let seen = SeenRequest::of(&request, route);
         let id = seen.id.clone();
         let (method, is_head) = (seen.method, request.method() == Method::HEAD);
         let operation = self.operation_of(route, request.method());
+        let submit_span = self.begin_span(operation, (method, route), &mut request);
         let is_api = request.uri().path().starts_with("/v1/");
         let only_shows = is_head || request.method() == Method::GET;
         // The span has the level of the log lines within, so that it costs nothing when these are
@@ -216,7 +230,28 @@ impl Api {
             let no_sniff = HeaderValue::from_static("nosniff");
             headers.insert(header::X_CONTENT_TYPE_OPTIONS, no_sniff);
         }
+        if let Some(span) = submit_span {
+            let location = response.headers().get(header::LOCATION);
+            let task_id = location.and_then(|path| path.to_str().ok()?.rsplit('/').next());
+            span.end(response.status().as_u16(), id.as_str(), task_id);
+        }
         self.finish(place, response, seen).await
+    }
+
+    /// Begins the span of a request that submits tasks, and makes it the parent of their traces.
+    fn begin_span(
+        &self,
+        operation: Option<&Operation>,
+        (method, route): (&'static str, &'static str),
+        request: &mut Request<Body>,
+    ) -> Option<SubmitSpan> {
+        let traces = self.traces.as_ref()?;
+        operation.filter(|operation| SUBMITS.contains(&operation.id))?;
+        let caller = RequestTrace::of_caller(request.headers());
+        let names = caller.as_ref().map(|caller| (caller.parent(), caller.state()));
+        let span = traces.submit(names, (method, route));
+        request.extensions_mut().insert(RequestTrace::of_span(&span, caller));
+        Some(span)
     }
 
     /// Makes the answer out of a response, and counts it.

@@ -123,6 +123,31 @@ async fn the_trace_of_a_batch_goes_on_in_each_task_that_brings_none() {
 }
 
 #[tokio::test]
+async fn a_state_goes_on_with_its_trace_while_there_is_room() {
+    let api = api();
+    let with_trace = |task: &str, state: &str| {
+        let request = with(post("/v1/tasks", task.to_owned()), "traceparent", TRACE);
+        with(request, "tracestate", state)
+    };
+    let task = r#"{"topic":"t","delay":1000,"payload":1}"#;
+    assert_eq!(
+        headers_after(&api, with_trace(task, "a=1,b=2")).await,
+        serde_json::json!({"traceparent": TRACE, "tracestate": "a=1,b=2"})
+    );
+    let own =
+        format!(r#"{{"topic":"t","delay":1000,"payload":1,"headers":{{"traceparent":"{OWN}"}}}}"#);
+    let shown = headers_after(&api, with_trace(&own, "a=1")).await;
+    assert_eq!(shown, serde_json::json!({"traceparent": OWN}));
+    let alone = with(post("/v1/tasks", task), "tracestate", "a=1");
+    assert_eq!(headers_after(&api, alone).await, Value::Null);
+    let many: Vec<String> = (0..127).map(|number| format!(r#""h{number}":"""#)).collect();
+    let many =
+        format!(r#"{{"topic":"t","delay":1000,"payload":1,"headers":{{{}}}}}"#, many.join(","));
+    let shown = headers_after(&api, with_trace(&many, "a=1")).await;
+    assert_eq!((shown.as_object().unwrap().len(), shown.get("tracestate")), (128, None));
+}
+
+#[tokio::test]
 async fn a_wrong_trace_is_ignored() {
     let api = api();
     for wrong in

@@ -12,12 +12,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::domain::task::headers::SUBMITTED_BY;
+use crate::domain::task::headers::{SUBMIT_TRACEPARENT, SUBMITTED_BY, TRACEPARENT, TRACESTATE};
 use crate::domain::time::duration;
 use crate::domain::{RetryPolicy, Timestamp};
 
-/// The header that a node adds from the request of a submit.
-const TRACE: &str = "traceparent";
 /// A node moves a due time in the past to the moment of the submit. A due time further ahead of the
 /// machine's clock than this cannot have been moved.
 const CLOCKS_APART_MAX: Duration = Duration::from_secs(300);
@@ -220,9 +218,12 @@ pub fn differences(line: &str, task: &str, now: Timestamp) -> Vec<DifferingMembe
         members.push(DifferingMember::Key);
     }
     if let (Some(asked), Some(mut stored)) = (line.headers(), task.headers()) {
-        if !asked.contains_key(TRACE) {
-            stored.remove(TRACE);
+        // A node adds the trace of the request.
+        for name in [TRACEPARENT, TRACESTATE].into_iter().filter(|name| !asked.contains_key(*name))
+        {
+            stored.remove(name);
         }
+        stored.remove(SUBMIT_TRACEPARENT);
         stored.remove(SUBMITTED_BY);
         if asked != stored {
             members.push(DifferingMember::Headers);
@@ -268,6 +269,10 @@ mod tests {
             (r#"{"payload":null}"#, r#"{"payload":null}"#),
             (r#"{"key":"k","tombstone":true}"#, r#"{"key":"k","tombstone":true}"#),
             (r#"{"payload":1}"#, r#"{"payload":1,"headers":{"traceparent":"of a request"}}"#),
+            (
+                r#"{"payload":1}"#,
+                r#"{"payload":1,"headers":{"traceparent":"a","tracestate":"b","punctual-submit-traceparent":"a"}}"#,
+            ),
             (
                 r#"{"payload":1,"headers":{"a":"1"}}"#,
                 r#"{"payload":1,"headers":{"a":"1","punctual-submitted-by":"ann"}}"#,

@@ -8,6 +8,12 @@ pub const RESERVED_PREFIX: &str = "punctual-";
 /// The header with the name of the principal that submitted the task. Only records of topics whose
 /// policy asks for it have it, and no submitter can forge it.
 pub const SUBMITTED_BY: &str = "punctual-submitted-by";
+/// W3C Trace Context: the headers of a trace.
+pub const TRACEPARENT: &str = "traceparent";
+pub const TRACESTATE: &str = "tracestate";
+/// The header with the `traceparent` of the submit. A task has it when a node with tracing has stored
+/// it, and its `traceparent` is then replaced by that of the publication.
+pub const SUBMIT_TRACEPARENT: &str = "punctual-submit-traceparent";
 /// Maximum number of headers of one task. More is a mistake, and each header costs the producer
 /// about 1 us.
 pub const COUNT_MAX: usize = 128;

@@ -19,6 +19,7 @@ use crate::failpoint::{Failpoint, reach};
 use crate::kafka::{ClientError, KafkaContact, KafkaMetrics, KafkaSettings, Mode, SendError};
 use crate::node::fence::Fence;
 use crate::node::in_flight::batches::InFlightBatch;
+use crate::telemetry::traces::Traces;
 
 pub use self::reports::Reports;
 
@@ -56,12 +57,13 @@ impl Publisher {
     pub fn new(
         reports: Arc<Reports>,
         settings: KafkaSettings,
-        metrics: KafkaMetrics,
+        (metrics, traces): (KafkaMetrics, Option<Traces>),
         contact: KafkaContact,
         fence: Arc<Fence>,
     ) -> Result<Self, ClientError> {
         let producers = settings.producers.get();
-        let maker = Arc::new(Maker { reports: Arc::clone(&reports), settings, metrics, contact });
+        let maker =
+            Arc::new(Maker { reports: Arc::clone(&reports), settings, metrics, contact, traces });
         let make = |_number| RenewedProducer::new(&maker, Mode::Together);
         let together = (0..producers).map(make).collect::<Result<Vec<_>, ClientError>>()?;
         Ok(Self { reports, fence, maker, together, alone: OnceLock::new() })

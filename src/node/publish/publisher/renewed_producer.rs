@@ -15,6 +15,7 @@ use crate::kafka::{
     self, ClientError, DeliveryOutcome, DeliveryReport, Hooks, KafkaContact, KafkaMetrics,
     KafkaSettings, Mode,
 };
+use crate::telemetry::traces::{Publications, Traces};
 
 /// A producer is checked after this time without an acknowledgement, if records wait, other clients
 /// reach Kafka, and the producer has no connection.
@@ -27,6 +28,8 @@ pub(super) struct Maker {
     pub settings: KafkaSettings,
     pub metrics: KafkaMetrics,
     pub contact: KafkaContact,
+    /// `None` without tracing.
+    pub traces: Option<Traces>,
 }
 
 /// A producer that is renewed after failures. There is always a current instance.
@@ -100,7 +103,8 @@ impl Maker {
             }
             reports.take_in(report, marked.is_retired.load(Ordering::Relaxed));
         };
-        let hooks = Hooks::new(take_in, move || clock.now().unwrap_or_default());
+        let hooks = Hooks::new(take_in, move || clock.now().unwrap_or_default())
+            .with_spans(self.traces.clone().map(Publications::new));
         let properties = self.settings.properties.version();
         let inner = kafka::Producer::new(
             &self.settings,
