@@ -339,7 +339,7 @@ pub async fn start(
     service.open(service::Parts {
         shared: Arc::clone(&core.shared),
         submitter,
-        pops: site.start_pops(&look_up),
+        pops: site.start_pops(&core.shared, &look_up),
         callbacks: CallbackService::new(callback_policy, &parts.postgres),
         stored: StoredTasks { canceller, replacer, names, look_up },
         lists,

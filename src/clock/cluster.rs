@@ -48,6 +48,11 @@ impl ClusterClock {
         self.lock().now(moment())
     }
 
+    /// Returns [`Self::now`], or the time of this machine before the first timestamp.
+    pub fn now_or_wall(&self) -> Timestamp {
+        self.now().unwrap_or_else(super::wall)
+    }
+
     /// Returns an upper bound of Postgres's clock. Relative due times count from it, so that a task
     /// submitted with a delay is not due sooner than after that delay. Returns `None` before the
     /// first timestamp.

@@ -155,6 +155,37 @@ async fn deadlines_and_retries_of_a_tracked_task_follow_the_clock() {
     call("extend", json!({ "attempt": 3, "by": "5h" })).await;
     passes("4h", "awaiting", 3).await;
     passes("2h", "dead", 3).await;
+    let dead = dev.api.get(&path).await.json();
+    assert_eq!((&dead["attempt"], &dead["attempts_max"]), (&json!(3), &json!(3)), "{dead}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pop_passes_over_what_is_over_by_the_clock_of_the_server() {
+    let dev = DevServer::own().await;
+    let submit = async |payload: u32, ttr: &str| {
+        let retry = json!({ "attempts_max": 2, "backoff_min": "0s" });
+        let task = json!({
+            "topic": "one", "delay": "1m", "payload": payload, "ttr": ttr, "retry": retry,
+        });
+        dev.api.submit(&task).await.id
+    };
+    let pop = async |group: &str| {
+        let call = json!({ "group": group, "max": 10, "wait": "3s" });
+        let popped = dev.api.post("/v1/topics/one/pop", call.to_string()).await.json();
+        let tasks = popped["tasks"].as_array().unwrap().clone();
+        tasks.iter().map(|task| task["payload"].as_i64().unwrap()).collect::<Vec<i64>>()
+    };
+    let finished = submit(1, "3h").await;
+    submit(2, "1m").await;
+    submit(3, "3h").await;
+    dev.clock(json!({ "advance": "1m" })).await;
+    let answer = dev.api.post(&format!("/v1/tasks/{finished}/finish"), "").await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    dev.clock(json!({ "advance": "1h" })).await;
+    assert_eq!(pop("ahead").await, [3], "2 is dead");
+    // The records are of the future now.
+    dev.clock(json!({ "reset": true })).await;
+    assert_eq!(pop("again").await, [3]);
 }
 
 async fn put_schedule(dev: &DevServer, name: &str, body: &Value) {

@@ -48,9 +48,10 @@ impl Site<'_> {
     }
 
     /// Returns the service that reads topics for consumers without Kafka.
-    pub(super) fn start_pops(&self, look_up: &Arc<LookUp>) -> PopService {
+    pub(super) fn start_pops(&self, shared: &NodeShared, look_up: &Arc<LookUp>) -> PopService {
         let (kafka, look_up) = (self.parts.kafka.clone(), Arc::clone(look_up));
-        PopService::new(kafka, look_up, self.tasks.clone(), self.parts.pop_metrics.clone())
+        let (clock, metrics) = (Arc::clone(&shared.clock), self.parts.pop_metrics.clone());
+        PopService::new(kafka, look_up, clock, self.tasks.clone(), metrics)
     }
 
     /// Starts to carry out callbacks, if the settings list hosts for them. Returns what callbacks

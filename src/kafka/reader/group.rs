@@ -17,7 +17,7 @@ use thiserror::Error;
 use crate::clock;
 use crate::domain::task::intake_record::IntakeRecord;
 use crate::domain::topic::group::ConsumerGroup;
-use crate::domain::{TaskId, Timestamp, TopicName};
+use crate::domain::{Monotonic, TaskId, Timestamp, TopicName};
 use crate::kafka::context::tells_of_a_lost_leader;
 use crate::kafka::intake::record_of;
 use crate::kafka::producer::{ATTEMPT, ATTEMPTS_MAX, DEAD_REASON, DUE_AT, TASK_ID, TTR_MS};
@@ -44,9 +44,8 @@ pub struct GroupRefusal {
 pub struct Assignment {
     /// Distinguishes the assignments of this member.
     number: u64,
-    /// The machine's clock when the partition came to this member. The group may have read earlier
-    /// records before.
-    pub since: Timestamp,
+    /// When the partition came to this member. The group may have read earlier records before.
+    pub since: Monotonic,
 }
 
 /// A record, and the assignment of its partition under which it was read.
@@ -261,7 +260,7 @@ impl ConsumerContext for GroupContext {
             Rebalance::Assign(list) => {
                 for element in list.elements() {
                     let number = self.count.fetch_add(1, Ordering::Relaxed);
-                    let assignment = Assignment { number, since: clock::wall() };
+                    let assignment = Assignment { number, since: clock::monotonic() };
                     assignments.insert(element.partition(), assignment);
                 }
             }

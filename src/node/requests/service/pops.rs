@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use self::calls::{Key, PopMetrics, Readers, Waiter};
 use self::reader::{GroupReader, ReaderParts};
 use crate::access::permit::{Permit, Pop};
-use crate::clock;
+use crate::clock::{self, ClusterClock};
 use crate::error_chain::chain;
 use crate::kafka::{GroupMember, KafkaSettings};
 use crate::node::messages::Unavailable;
@@ -35,6 +35,7 @@ const CALLS_MAX: usize = 10_000;
 pub struct PopService {
     kafka: KafkaSettings,
     look_up: Arc<LookUp>,
+    clock: Arc<ClusterClock>,
     tasks: Tasks,
     metrics: PopMetrics,
     readers: Readers,
@@ -44,10 +45,11 @@ impl PopService {
     pub fn new(
         kafka: KafkaSettings,
         look_up: Arc<LookUp>,
+        clock: Arc<ClusterClock>,
         tasks: Tasks,
         metrics: PopMetrics,
     ) -> Self {
-        Self { kafka, look_up, tasks, metrics, readers: Readers::default() }
+        Self { kafka, look_up, clock, tasks, metrics, readers: Readers::default() }
     }
 
     /// Waits for tasks of a topic that no other caller of the group has. There are none when the
@@ -90,6 +92,7 @@ impl PopService {
                 kafka: self.kafka.clone(),
                 readers: self.readers.clone(),
                 look_up: Arc::clone(&self.look_up),
+                clock: Arc::clone(&self.clock),
                 metrics: self.metrics.clone(),
                 draining: self.tasks.draining.clone(),
             },

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::calls::{Key, PopMetrics, Readers, Waiter};
-use crate::clock;
+use crate::clock::{self, ClusterClock};
 use crate::domain::task::headers;
 use crate::domain::task::intake_record::IntakeHeaders;
 use crate::domain::{Headers, Monotonic, Record, TaskId, Timestamp, TopicName};
@@ -45,6 +45,7 @@ pub(super) struct ReaderParts {
     pub kafka: KafkaSettings,
     pub readers: Readers,
     pub look_up: Arc<LookUp>,
+    pub clock: Arc<ClusterClock>,
     pub metrics: PopMetrics,
     pub draining: CancellationToken,
 }
@@ -162,7 +163,9 @@ impl GroupReader {
     /// be over. Without an answer they are given: a consumer gets each task at least once.
     async fn look_up(&self, records: &[GroupRecord]) -> Vec<Found> {
         let mut found: Vec<Found> = records.iter().map(|_record| Found::NotAsked).collect();
-        let doubtful: Vec<TaskId> = records.iter().filter_map(doubtful_task).collect();
+        let now = self.parts.clock.now_or_wall();
+        let doubtful = records.iter().filter_map(|record| doubtful_task(record, now));
+        let doubtful: Vec<TaskId> = doubtful.collect();
         if doubtful.is_empty() {
             return found;
         }
@@ -173,7 +176,7 @@ impl GroupReader {
                 let Some(attempt) = record.attempt else { continue };
                 match current.get(&attempt.id) {
                     Some(current) if current.is_over(attempt.number) => found[index] = Found::Over,
-                    Some(CurrentAttempt::Attempt { next, .. }) if is_past(record, attempt) => {
+                    Some(CurrentAttempt::Attempt { next, .. }) if is_past(record, attempt, now) => {
                         late.push((index, *next));
                     }
                     _ => {}
@@ -226,6 +229,7 @@ impl GroupReader {
     /// Takes tasks from the front. Passes the records in between that no call gets.
     fn next_tasks(&mut self, count_max: usize) -> Vec<ReadRecord> {
         let (mut given, mut bytes) = (Vec::new(), 0_usize);
+        let now = self.parts.clock.now_or_wall();
         while given.len() < count_max
             && bytes < ANSWER_BYTES_MAX
             && let Some(read) = self.ready.pop_front()
@@ -235,7 +239,7 @@ impl GroupReader {
                 // Its next reader gives it.
                 continue;
             }
-            let is_over = |task: &Popped| task.finish_by <= clock::wall();
+            let is_over = |task: &Popped| task.finish_by <= now;
             if read.task.as_ref().is_none_or(is_over) {
                 self.member.pass(read.partition, read.offset);
                 continue;
@@ -282,15 +286,18 @@ enum Found {
 }
 
 /// Returns the task of a record that the group may have had before it came to this member, or whose
-/// time to run is over as far as its headers tell: its consumer may have extended it.
-fn doubtful_task(record: &GroupRecord) -> Option<TaskId> {
+/// time to run is over as far as its headers tell: its consumer may have extended it. A record from
+/// the future was appended before the clock was set back. `now` is by the cluster's clock.
+fn doubtful_task(record: &GroupRecord, now: Timestamp) -> Option<TaskId> {
     let attempt = record.attempt?;
-    let is_early = record.record.at <= record.assignment.since.plus(CLOCKS_DIFFER_MAX);
-    (is_early || is_past(record, attempt)).then_some(attempt.id)
+    let age = clock::monotonic().since(record.assignment.since);
+    let is_early = record.record.at.plus(age) <= now.plus(CLOCKS_DIFFER_MAX);
+    let is_of_future = record.record.at > now.plus(CLOCKS_DIFFER_MAX);
+    (is_early || is_of_future || is_past(record, attempt, now)).then_some(attempt.id)
 }
 
-fn is_past(record: &GroupRecord, attempt: AttemptHeaders) -> bool {
-    record.record.at.plus(attempt.ttr) <= clock::wall()
+fn is_past(record: &GroupRecord, attempt: AttemptHeaders, now: Timestamp) -> bool {
+    record.record.at.plus(attempt.ttr) <= now
 }
 
 fn read_of(topic: &TopicName, read: GroupRecord, found: Found) -> ReadRecord {
