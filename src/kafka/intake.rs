@@ -123,6 +123,9 @@ impl IntakeReader {
 
     /// Reads these partitions from these offsets on, and no others.
     pub fn assign(&mut self, from: &BTreeMap<i32, i64>) -> Result<(), IntakeError> {
+        // The library forgets a partition of a topic that it does not know when its assignment ends,
+        // and the queue with it. So the former assignment ends before the new queues are made.
+        self.consumer.unassign().map_err(|error| self.unanswered(&error))?;
         self.queues.clear();
         let mut list = TopicPartitionList::new();
         for (partition, offset) in from {
@@ -174,10 +177,8 @@ impl IntakeReader {
         match queue.poll(Duration::ZERO) {
             None => Ok(None),
             Some(Ok(message)) => Ok(Some(record_of(&message))),
+            Some(Err(error)) if is_out_of_range(&error) => Err(ReadFailure::OutOfRange),
             Some(Err(error)) => match error.rdkafka_error_code() {
-                Some(Code::AutoOffsetReset | Code::OffsetOutOfRange) => {
-                    Err(ReadFailure::OutOfRange)
-                }
                 Some(
                     code @ (Code::TopicAuthorizationFailed
                     | Code::UnknownTopicOrPartition
@@ -204,6 +205,10 @@ impl IntakeReader {
                     tracing::error!(topic = %self.topic, partition, offset, "a record came astray");
                 }
                 Err(error) => {
+                    // A failure of a partition that has lost its queue.
+                    if is_out_of_range(&error) {
+                        self.consumer.context().is_stuck.store(true, Ordering::Relaxed);
+                    }
                     tracing::debug!(topic = %self.topic, %error, "the reader of an intake");
                 }
             }
@@ -287,6 +292,10 @@ impl IntakeReader {
             tracing::warn!("the reader of an intake topic did not close cleanly");
         }
     }
+}
+
+fn is_out_of_range(error: &KafkaError) -> bool {
+    matches!(error.rdkafka_error_code(), Some(Code::AutoOffsetReset | Code::OffsetOutOfRange))
 }
 
 pub(super) fn record_of(message: &BorrowedMessage<'_>) -> IntakeRecord {

@@ -12,8 +12,8 @@ use punctual::kafka::{
 use rdkafka::message::{Headers as _, Message, Timestamp as RecordTime};
 
 use crate::kafka_support::{
-    Edge, Is as _, NOW, Parts, batch, bootstrap, consume, create, outcomes, plain_batch, producer,
-    settings, stamp, task_id, topic,
+    Edge, Is as _, NOW, Parts, batch, bootstrap, consume, create, delete, outcomes, plain_batch,
+    producer, settings, stamp, task_id, topic,
 };
 use crate::support::eventually;
 
@@ -368,6 +368,33 @@ async fn each_partition_tells_of_an_offset_that_its_log_does_not_have() {
             taken != Err(ReadFailure::OutOfRange)
         });
         silent.is_empty()
+    })
+    .await;
+    reader.close().await;
+}
+
+/// The client forgets a partition of a topic that it does not know, and the queue with it.
+#[tokio::test]
+async fn a_partition_of_a_topic_that_is_made_anew_has_its_queue_again() {
+    const DEADLINE: Duration = Duration::from_secs(30);
+    let bootstrap = bootstrap();
+    let topic = topic(&bootstrap, "edge-anew", 1, &[]).await;
+    // The client believes at once that a topic is gone.
+    let settings = settings(&bootstrap, &[("topic.metadata.propagation.max.ms", "0")]);
+    let mut reader = IntakeReader::new(&settings, &topic).unwrap();
+    let take = |reader: &IntakeReader| reader.take(0, &mut VecDeque::new(), (1, 1));
+    reader.assign(&[(0, 0)].into()).unwrap();
+    assert_eq!(take(&reader), Ok(()));
+    delete(&bootstrap, &topic).await;
+    eventually("the partition is refused", DEADLINE, async || {
+        matches!(take(&reader), Err(ReadFailure::Refused { .. }))
+    })
+    .await;
+    // The keeper does so after a refusal, before it asks for the topic.
+    reader.assign(&[(0, 5)].into()).unwrap();
+    create(&bootstrap, &topic, 1, &[]).await;
+    eventually("the partition tells of its offset", DEADLINE, async || {
+        take(&reader) == Err(ReadFailure::OutOfRange)
     })
     .await;
     reader.close().await;

@@ -199,6 +199,14 @@ pub async fn create(bootstrap: &str, name: &TopicName, partitions: i32, config: 
     .await;
 }
 
+/// Deletes a topic.
+pub async fn delete(bootstrap: &str, name: &TopicName) {
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", bootstrap).create().unwrap();
+    let answers = admin.delete_topics(&[name.as_str()], &AdminOptions::new()).await.unwrap();
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+}
+
 pub fn task_id(number: usize) -> TaskId {
     TaskId::new(
         Timestamp::from_millis(1_700_000_000_000),
