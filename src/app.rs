@@ -29,6 +29,7 @@ use az::SaturatingAs as _;
 
 pub use self::access::payload_keys;
 pub use self::handles::Handles;
+pub use self::startup::check;
 use crate::access::{Policy, PolicyHandle};
 use crate::api::access::audit::Audit;
 use crate::api::{self, Api, ApiMetrics, ApiSettings, Hosts, Port};
@@ -320,6 +321,7 @@ pub fn end_on_signals(command: &Command) -> Result<(), TaskFailure> {
         Command::Serve(_) | Command::Dev(_) | Command::DevPostgres(_) => true,
         Command::Client(command) => command.ends_by_itself(),
         Command::Migrate(_)
+        | Command::Check(_)
         | Command::Outbox(_)
         | Command::Reseal(_)
         | Command::Token(_)

@@ -60,6 +60,8 @@ pub enum Command {
     Dev(Box<DevSettings>),
     DevPostgres(KeeperSettings),
     Serve(Box<Settings>),
+    /// Asks the servers of a node.
+    Check(Box<Settings>),
     Migrate(Box<MigrationSettings>),
     Outbox(OutboxCommand),
     Reseal(ResealCommand),
@@ -152,14 +154,20 @@ fn interpret(
             settings::dev::read(&args).map(|settings| Command::Dev(Box::new(settings)))
         }
         args::CommandArgs::DevPostgres(args) => Ok(Command::DevPostgres(args.into())),
-        args::CommandArgs::Serve(args) => settings::read(&args, host).and_then(|settings| {
-            fault(check(CheckedSettings::Node(&settings)))
-                .map(|()| Command::Serve(Box::new(settings)))
-        }),
-        args::CommandArgs::Migrate(args) => migration::read(&args, host).and_then(|settings| {
-            fault(check(CheckedSettings::Migration(&settings)))
-                .map(|()| Command::Migrate(Box::new(settings)))
-        }),
+        args::CommandArgs::Serve(args)
+        | args::CommandArgs::Server(args::ServerCommand::Start(args)) => {
+            node(&args, host, check).map(Command::Serve)
+        }
+        args::CommandArgs::Server(args::ServerCommand::Check(args)) => {
+            node(&args, host, check).map(Command::Check)
+        }
+        args::CommandArgs::Migrate(args)
+        | args::CommandArgs::Server(args::ServerCommand::Migrate(args)) => {
+            migration::read(&args, host).and_then(|settings| {
+                fault(check(CheckedSettings::Migration(&settings)))
+                    .map(|()| Command::Migrate(Box::new(settings)))
+            })
+        }
         args::CommandArgs::Outbox(args) => {
             settings::outbox::read(&args, host).and_then(|command| {
                 fault(check(CheckedSettings::Outbox(&command))).map(|()| Command::Outbox(command))
@@ -198,6 +206,17 @@ fn is_token_on_command_line(matches: &clap::ArgMatches) -> bool {
 
 fn fault(problems: Vec<SettingProblem>) -> Result<(), Vec<SettingProblem>> {
     if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// Reads the settings of a node.
+fn node(
+    args: &args::Serve,
+    host: &host::Host<'_>,
+    check: impl Fn(CheckedSettings<'_>) -> Vec<SettingProblem>,
+) -> Result<Box<Settings>, Vec<SettingProblem>> {
+    let settings = settings::read(args, host)?;
+    fault(check(CheckedSettings::Node(&settings)))?;
+    Ok(Box::new(settings))
 }
 
 fn bench(

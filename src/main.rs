@@ -29,6 +29,7 @@ async fn run(command: Command) -> Result<ExitCode, TaskFailure> {
     app::end_on_signals(&command)?;
     match command {
         Command::Serve(settings) => Box::pin(app::serve(*settings, Handles::default())).await?,
+        Command::Check(settings) => return app::check(*settings).await,
         Command::Dev(settings) => Box::pin(dev::run(*settings)).await?,
         Command::DevPostgres(settings) => dev::keep_postgres(settings).await?,
         Command::Migrate(settings) => app::migrate(*settings).await?,

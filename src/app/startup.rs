@@ -1,12 +1,15 @@
-//! Waits for the servers that a node needs, and logs which one is missing.
+//! Waits for the servers that a node needs, and logs which one is missing. Checks them without a
+//! node.
 
+use std::io::Write as _;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use super::assembly::NodeParts;
 use crate::clock;
-use crate::config::Settings;
-use crate::domain::ClusterWishes;
+use crate::config::{self, Settings};
 use crate::domain::time::duration::spelled;
+use crate::domain::{ClusterWishes, NodeId};
 use crate::error_chain::chain;
 use crate::node::maintenance::key_keeper::KeyError;
 use crate::node::requests::service::Service;
@@ -14,6 +17,7 @@ use crate::postgres::PostgresError;
 use crate::postgres::cluster::schema::{self, CheckError, Checked, MigrateError};
 use crate::postgres::topics::Topics;
 use crate::shutdown::{TaskFailure, Tasks};
+use crate::{etcd, telemetry};
 
 /// The pause before the next look at a database that is not usable yet. It doubles each time.
 const RETRY_MIN: Duration = Duration::from_millis(200);
@@ -57,6 +61,65 @@ pub async fn wait_for_postgres(
         }
         pause = (pause * 2).min(RETRY_MAX);
     }
+}
+
+/// The time that a check gives the servers to answer.
+const CHECK_DEADLINE: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Checks that a node with these settings could start. Prints a line for each server. Changes
+/// nothing.
+///
+/// # Errors
+/// When the settings of a client cannot be used, or the output is closed.
+pub async fn check(settings: Settings) -> Result<ExitCode, TaskFailure> {
+    let settings = Settings { auto_migrate: false, ..settings };
+    let tasks = Tasks::default();
+    let mut registry = telemetry::registry(config::RELEASE, config::COMMIT);
+    let node = NodeId::new(clock::wall(), rand::random(), rand::random());
+    let mut parts = NodeParts::new(&settings, node, &settings.advertise, &mut registry, &tasks)?;
+    let deadline = clock::monotonic().plus(CHECK_DEADLINE);
+    let postgres = tokio::time::timeout(CHECK_DEADLINE, try_postgres(&settings, &mut parts)).await;
+    let postgres = match postgres {
+        Ok(Ok(checked)) => {
+            checked.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+            let cluster = checked.cluster;
+            Ok(format!("{} shards, window {}", cluster.shards.get(), spelled(cluster.window)))
+        }
+        Ok(Err(Attempt::Away(reason) | Attempt::Refused(reason))) => Err(reason),
+        Err(_elapsed) => Err("no answer".to_owned()),
+    };
+    let is_etcd_there = |parts: &NodeParts| {
+        let view = parts.etcd.as_ref().map(|(_session, view)| view.borrow().clone());
+        view.is_none_or(|view| matches!(view, etcd::View::Members(_)))
+    };
+    while !(parts.contact.is_held() && is_etcd_there(&parts)) && clock::monotonic() < deadline {
+        clock::sleep(CHECK_INTERVAL).await;
+    }
+    let kafka = match parts.contact.is_held() {
+        true => Ok("answers".to_owned()),
+        false => Err(parts.contact.trouble()),
+    };
+    let etcd = match &parts.etcd {
+        None => Ok("not used: the node would be the only one".to_owned()),
+        Some(_) if is_etcd_there(&parts) => Ok("answers".to_owned()),
+        Some(_) => Err("no usable answer; the log has the reason".to_owned()),
+    };
+    if let Some((session, _view)) = &parts.etcd
+        && !session.end_session(CHECK_INTERVAL).await
+    {
+        tracing::debug!("the session in etcd ends by itself");
+    }
+    let is_good = postgres.is_ok() && kafka.is_ok() && etcd.is_ok();
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "settings  ok")?;
+    for (name, found) in [("postgres", postgres), ("kafka", kafka), ("etcd", etcd)] {
+        match found {
+            Ok(text) => writeln!(out, "{name:<9} ok: {text}")?,
+            Err(text) => writeln!(out, "{name:<9} FAILED: {text}")?,
+        }
+    }
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 enum Attempt {

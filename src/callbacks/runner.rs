@@ -20,7 +20,7 @@ use crate::clock;
 use crate::domain::task::tracking::REASON_MAX;
 use crate::domain::topic::callback::StoredCallback;
 use crate::domain::topic::group::ConsumerGroup;
-use crate::domain::{Monotonic, Throttle, Timestamp};
+use crate::domain::{Monotonic, Throttle};
 use crate::error_chain::chain;
 use crate::node::membership::Bulletin;
 use crate::node::messages::answers::{ConsumerCall, PopCall, Popped};
@@ -207,7 +207,7 @@ impl Runner {
             let _in_flight = CountGuard::new(&metrics.in_flight, 1);
             let bytes = CountGuard::new(&state.bytes, task.record.bytes().saturating_as());
             clock::sleep(at.since(clock::monotonic())).await;
-            let now = now(&service);
+            let now = service.now();
             let timeout = stored.callback.timeout.min(task.finish_by.since(now));
             if timeout.is_zero() {
                 return None;
@@ -329,16 +329,11 @@ async fn answer_about(
     loop {
         match service.answer_for_callback(permit, task.id, call.clone()).await {
             Ok(_heard) => return,
-            Err(reason) if now(service) >= task.finish_by => {
+            Err(reason) if service.now() >= task.finish_by => {
                 tracing::debug!(task = %task.id, ?reason, "answer for a callback");
                 return;
             }
             Err(_unavailable) => clock::sleep(ANSWER_RETRY_PAUSE).await,
         }
     }
-}
-
-/// Returns the cluster's time. Before the first answer of Postgres, it is that of this machine.
-fn now(service: &Service) -> Timestamp {
-    service.arrival().unwrap_or_else(clock::wall)
 }

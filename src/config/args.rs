@@ -86,6 +86,9 @@ pub(super) enum CommandArgs {
     /// migration stores their defaults. Nodes use changed settings from their next start on.
     #[command(after_long_help = MIGRATE_EXAMPLES)]
     Migrate(Migrate),
+    /// Starts a node, migrates its database, or checks that it could start.
+    #[command(subcommand)]
+    Server(ServerCommand),
     #[command(flatten)]
     Client(Box<client::ClientCommand>),
     /// Installs, checks and removes outboxes, through which applications submit inside their own
@@ -106,6 +109,33 @@ pub(super) enum CommandArgs {
     #[command(after_help = MAN_EXAMPLES)]
     Man(Man),
 }
+
+/// The commands of a node with their noun.
+#[derive(Subcommand, Debug)]
+pub(super) enum ServerCommand {
+    /// Runs a node, as `punctual serve`.
+    #[command(
+        after_long_help = "Examples:\n  punctual server start --database-url-file url --kafka k:1"
+    )]
+    Start(Box<Serve>),
+    /// Brings the database's schema up to date, as `punctual migrate`.
+    #[command(after_long_help = "Examples:\n  punctual server migrate --database-url-file url")]
+    Migrate(Migrate),
+    /// Checks the settings of a node, and asks its servers, without starting it.
+    ///
+    /// Takes the flags and variables of `serve`. Prints a line for the settings and for each
+    /// server, within ten seconds. Changes nothing: --auto-migrate is ignored, and a schema that is
+    /// too old is told.
+    #[command(after_long_help = CHECK_EXAMPLES)]
+    Check(Box<Serve>),
+}
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  punctual server check --database-url-file /run/secrets/database-url \\
+    --kafka kafka-1:9092 --etcd etcd-1:2379
+
+Exit codes: 0 a node could start, 1 a server is away or not as it must be, 2 wrong settings.";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:

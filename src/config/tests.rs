@@ -56,6 +56,19 @@ fn serve(words: &[&str]) -> Result<Settings, Vec<String>> {
     }
 }
 
+#[test]
+fn the_commands_of_a_server_are_taken_with_their_noun_too() {
+    let command = |words: &[&str]| invoke(&[words, &ENOUGH].concat()).unwrap();
+    let (start, serve) = (command(&["server", "start"]), command(&["serve"]));
+    match (start, serve) {
+        (Command::Serve(start), Command::Serve(serve)) => assert_eq!(start, serve),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(command(&["server", "check"]), Command::Check(_)));
+    let url = ["server", "migrate", "--database-url", "postgres://db/punctual"];
+    assert!(matches!(invoke(&url), Ok(Command::Migrate(_))));
+}
+
 fn serve_with(words: &[&str]) -> Result<Settings, Vec<String>> {
     serve(&[&ENOUGH, words].concat())
 }
@@ -118,6 +131,10 @@ fn spans_go_to_a_collector_with_headers_from_a_file() {
         (&["--trace-ratio", "1.5"], "--trace-ratio: `1.5` is not a number from 0 to 1"),
         (&["--trace-ratio", "NaN"], "--trace-ratio: `NaN` is not"),
         (&["--otlp-headers-file", "/run/headers"], "--otlp-headers-file: needs a collector"),
+        (
+            &["--otlp-endpoint", "http://c:1", "--otlp-headers-file", "/run/none"],
+            "--otlp-headers-file: ",
+        ),
     ] {
         let problems = traces(words).unwrap_err();
         let found = problems.iter().any(|found| found.starts_with(problem));

@@ -210,6 +210,16 @@ pub struct TrackedView {
     pub attempts: Vec<AttemptLine>,
 }
 
+impl TrackedView {
+    /// Corrects the view of a dead letter whose last attempt was `attempt`. Its column is that of
+    /// the row after a redrive, which grants as many attempts again.
+    pub fn is_dead_after(&mut self, attempt: u16) {
+        let granted = self.tracking.retry.attempts_max();
+        self.attempt = attempt;
+        self.attempts_max = self.attempts_max.saturating_sub(granted).max(granted);
+    }
+}
+
 /// How a task was finished.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finished {

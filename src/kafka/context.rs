@@ -123,7 +123,7 @@ fn end_span(publications: &Publications, correlation_id: usize, outcome: &Delive
             publications.end(correlation_id, Ok((receipt.partition, receipt.offset)));
         }
         DeliveryOutcome::Failed(failed) => {
-            publications.end(correlation_id, Err(&failed.reason.to_string()));
+            publications.end(correlation_id, Err(&failed.reason));
         }
     }
 }

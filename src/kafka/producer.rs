@@ -105,8 +105,8 @@ impl Producer {
     /// Hands over `task`'s record for `topic`, with `now` as its time. Never blocks.
     /// `correlation_id` comes back with the report.
     ///
-    /// Copies key, payload and headers. The method itself allocates nothing. librdkafka allocates
-    /// once for the record and once for each header.
+    /// Copies key, payload and headers. The method itself allocates nothing for a task without a
+    /// span. librdkafka allocates once for the record and once for each header.
     ///
     /// # Errors
     /// When the record was not taken: no report will come for it.

@@ -178,7 +178,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("procfs", &["bench::cpu", "telemetry::process"]),
     ("prometheus_client", &["telemetry"]),
     ("rdkafka", &["kafka"]),
-    ("reqwest", &["access::credential::jwt::fetch", "callbacks", "client"]),
+    ("reqwest", &["access::credential::jwt::fetch", "callbacks", "client", "telemetry::traces"]),
     (
         "ring",
         &[

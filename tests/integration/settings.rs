@@ -429,3 +429,24 @@ async fn a_node_goes_on_when_whoever_reads_its_log_stops_reading() {
     tokio::time::timeout(DEADLINE, told).await.expect("the log tells of what it lacks");
     ends_in_good_order(node).await;
 }
+
+#[tokio::test]
+async fn a_check_asks_the_servers_of_a_node_and_starts_none() {
+    let cluster = Cluster::start("check").await;
+    let check = async |flags: &[&str]| {
+        let output = run(&[&["server", "check"], flags].concat()).await;
+        let out = String::from_utf8(output.stdout).unwrap();
+        (output.status.code(), out.lines().map(str::to_owned).collect::<Vec<String>>())
+    };
+    let (code, lines) = check(&cluster.arguments(&[])).await;
+    assert_eq!(code, Some(0), "{lines:?}");
+    assert_eq!(lines[0], "settings  ok");
+    assert!(lines[1].starts_with("postgres  ok: ") && lines[1].contains("window"), "{lines:?}");
+    assert_eq!(&lines[2..], ["kafka     ok: answers", "etcd      ok: answers"]);
+    assert_eq!(cluster.count("select count(*) from heartbeat").await, 0);
+    let (url, kafka) = (cluster.database.url.as_str(), cluster.stack.kafka.as_str());
+    let away = ["--database-url", url, "--kafka", kafka, "--etcd", "127.0.0.1:9"];
+    let (code, lines) = check(&away).await;
+    assert_eq!(code, Some(1), "{lines:?}");
+    assert!(lines[3].starts_with("etcd      FAILED: "), "{lines:?}");
+}

@@ -181,7 +181,8 @@ impl Cluster {
         Node::spawn_with(&self.next_node_name(), &all, variables, &self.logs)
     }
 
-    fn arguments<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
+    /// Returns the flags of a node.
+    pub fn arguments<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
         let mut all = vec![
             "--database-url",
             &self.database.url,

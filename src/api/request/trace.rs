@@ -1,4 +1,5 @@
-//! W3C Trace Context: the trace of a request, which a task carries on to the consumer of its record.
+//! W3C Trace Context: the trace of a request, which a task carries on to the consumer of its
+//! record.
 
 use axum::http::{Extensions, HeaderMap, HeaderName, Request};
 

@@ -173,14 +173,13 @@ impl Api {
     pub async fn answer(
         &self,
         mut place: RequestPlace,
-        mut request: Request<Body>,
+        request: Request<Body>,
     ) -> axum::http::Response<Answer> {
         let route = label_of(&self.paths, request.uri().path());
         let seen = SeenRequest::of(&request, route);
         let id = seen.id.clone();
         let (method, is_head) = (seen.method, request.method() == Method::HEAD);
         let operation = self.operation_of(route, request.method());
-        let submit_span = self.begin_span(operation, (method, route), &mut request);
         let is_api = request.uri().path().starts_with("/v1/");
         let only_shows = is_head || request.method() == Method::GET;
         // The span has the level of the log lines within, so that it costs nothing when these are
@@ -230,26 +229,22 @@ impl Api {
             let no_sniff = HeaderValue::from_static("nosniff");
             headers.insert(header::X_CONTENT_TYPE_OPTIONS, no_sniff);
         }
-        if let Some(span) = submit_span {
-            let location = response.headers().get(header::LOCATION);
-            let task_id = location.and_then(|path| path.to_str().ok()?.rsplit('/').next());
-            span.end(response.status().as_u16(), id.as_str(), task_id);
-        }
         self.finish(place, response, seen).await
     }
 
-    /// Begins the span of a request that submits tasks, and makes it the parent of their traces.
+    /// Begins the span of a request that submits tasks, and makes it the parent of their traces. An
+    /// unrecorded span changes nothing: the tasks carry the trace of the caller.
     fn begin_span(
         &self,
         operation: Option<&Operation>,
-        (method, route): (&'static str, &'static str),
+        route: &'static str,
         request: &mut Request<Body>,
     ) -> Option<SubmitSpan> {
         let traces = self.traces.as_ref()?;
         operation.filter(|operation| SUBMITS.contains(&operation.id))?;
         let caller = RequestTrace::of_caller(request.headers());
         let names = caller.as_ref().map(|caller| (caller.parent(), caller.state()));
-        let span = traces.submit(names, (method, route));
+        let span = traces.submit(names, (method_label(request.method()), route))?;
         request.extensions_mut().insert(RequestTrace::of_span(&span, caller));
         Some(span)
     }
@@ -352,7 +347,14 @@ impl Api {
             Ok(_) if route == NO_ROUTE => Problem::no_such_path().into_response(),
             Ok(guard) => {
                 request.extensions_mut().insert(guard);
-                self.route(request, id).await
+                let span = self.begin_span(operation, route, &mut request);
+                let response = self.route(request, id).await;
+                if let Some(span) = span {
+                    let location = response.headers().get(header::LOCATION);
+                    let task_id = location.and_then(|path| path.to_str().ok()?.rsplit('/').next());
+                    span.end(response.status().as_u16(), id.as_str(), task_id);
+                }
+                response
             }
             Err(problem) => problem.into_response(),
         }

@@ -65,7 +65,7 @@ fn per_million(text: &str, reader: &mut SettingsReader) -> u32 {
 
 fn headers(path: &Path, host: &Host<'_>, reader: &mut SettingsReader) -> Vec<(String, Secret)> {
     let text = host.read_secret(HEADERS_FILE, path, reader).unwrap_or_else(|| Secret::from(""));
-    let mut headers = Vec::new();
+    let mut headers: Vec<(String, Secret)> = Vec::new();
     for (number, line) in text.expose().lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -77,6 +77,12 @@ fn headers(path: &Path, host: &Host<'_>, reader: &mut SettingsReader) -> Vec<(St
         };
         let is_value = |value: &str| value.bytes().all(|byte| (b' '..=b'~').contains(&byte));
         match line.split_once(':').map(|(name, value)| (name.trim(), value.trim())) {
+            Some((name, _))
+                if headers.iter().any(|(known, _)| name.eq_ignore_ascii_case(known)) =>
+            {
+                let (line, path) = (number + 1, path.display());
+                reader.problem(HEADERS_FILE, format!("line {line} of {path} gives a name again"));
+            }
             Some((name, value)) if is_name(name) && is_value(value) => {
                 headers.push((name.to_owned(), Secret::from(value)));
             }
@@ -85,6 +91,9 @@ fn headers(path: &Path, host: &Host<'_>, reader: &mut SettingsReader) -> Vec<(St
                 reader.problem(HEADERS_FILE, format!("line {line} of {path} is not `name: value`"));
             }
         }
+    }
+    if headers.is_empty() && reader.took(HEADERS_FILE) {
+        reader.problem(HEADERS_FILE, format!("{} has no header", path.display()));
     }
     headers
 }

@@ -11,8 +11,8 @@ pub const SUBMITTED_BY: &str = "punctual-submitted-by";
 /// W3C Trace Context: the headers of a trace.
 pub const TRACEPARENT: &str = "traceparent";
 pub const TRACESTATE: &str = "tracestate";
-/// The header with the `traceparent` of the submit. A task has it when a node with tracing has stored
-/// it, and its `traceparent` is then replaced by that of the publication.
+/// The header with the `traceparent` of the submit. A task has it when a node with tracing has
+/// stored it, and its `traceparent` is then replaced by that of the publication.
 pub const SUBMIT_TRACEPARENT: &str = "punctual-submit-traceparent";
 /// Maximum number of headers of one task. More is a mistake, and each header costs the producer
 /// about 1 us.

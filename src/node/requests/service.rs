@@ -201,6 +201,15 @@ impl Service {
         self.state.parts.get()?.shared.clock.arrival()
     }
 
+    /// Returns the cluster's time. Before the first answer of Postgres, it is that of this machine.
+    pub fn now(&self) -> Timestamp {
+        answer_by_model!(self, model => model.arrival().unwrap_or_else(crate::clock::wall));
+        match self.state.parts.get() {
+            Some(parts) => parts.shared.clock.now_or_wall(),
+            None => crate::clock::wall(),
+        }
+    }
+
     /// Has the loops look now for due tasks, and for schedules whose runs are to be made: a dev
     /// server sets the clock ahead.
     pub fn look_again(&self) {

@@ -561,8 +561,7 @@ fn dead_of(
 ) -> Result<TaskView, sqlx::Error> {
     let mut view = read(row, TaskId::from_uuid(row.try_get("id")?), TaskState::Dead, keys)?;
     if let Some(tracked) = view.tracked.as_mut() {
-        // The column is that of the row after a redrive.
-        tracked.attempt = view.attempt.saturating_as();
+        tracked.is_dead_after(view.attempt.saturating_as());
     }
     Ok(view)
 }

@@ -2,19 +2,23 @@
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 
+/// The bytes of a `tracestate` that is read. A submitter may give a longer one.
+const STATE_BYTES_MAX: usize = 512;
+
 /// Returns the value of a header `traceparent`.
 pub(super) fn traceparent_of(span: &SpanContext) -> String {
     let flags = span.trace_flags().to_u8();
     format!("00-{}-{}-{flags:02x}", span.trace_id(), span.span_id())
 }
 
-/// Reads a header `traceparent` in version 00, and the `tracestate` beside it. A state that cannot
-/// be read is left out. `None` when the parent cannot be read.
+/// Reads a header `traceparent` in version 00, and the `tracestate` beside it. A state that is
+/// wrong or too long is left out. `None` when the parent cannot be read.
 pub(super) fn context_of(traceparent: &str, state: Option<&str>) -> Option<SpanContext> {
     let mut parts = traceparent.split('-').skip(1);
     let trace = TraceId::from_hex(parts.next()?).ok()?;
     let span = SpanId::from_hex(parts.next()?).ok()?;
     let flags = TraceFlags::new(u8::from_str_radix(parts.next()?, 16).ok()?);
+    let state = state.filter(|state| state.len() <= STATE_BYTES_MAX);
     let state = state.and_then(|state| state.parse::<TraceState>().ok()).unwrap_or_default();
     Some(SpanContext::new(trace, span, flags, true, state))
 }
@@ -33,6 +37,8 @@ mod tests {
         // A state that cannot be read is left out.
         let context = context_of(&parent.replace("-01", "-00"), Some("no list")).unwrap();
         assert_eq!((context.is_sampled(), context.trace_state().header()), (false, String::new()));
+        let long = "a=1,".repeat(200);
+        assert_eq!(context_of(parent, Some(&long)).unwrap().trace_state().header(), "");
         for wrong in ["", "00-1-2", "00-x-y-z"] {
             assert!(context_of(wrong, None).is_none(), "{wrong}");
         }

@@ -4,14 +4,19 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use opentelemetry_otlp::{
     ExporterBuildError, SpanExporter, WithExportConfig as _, WithHttpConfig as _,
 };
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter as Exporter};
+use reqwest::blocking::Client;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::redirect::Policy as Redirects;
+use thiserror::Error;
 
-use crate::telemetry::{Counter, Registry};
+use crate::telemetry::{Counter, Gauge, Registry};
 
 /// Where spans go, and which.
 #[derive(Clone, PartialEq, Eq)]
@@ -36,10 +41,24 @@ impl fmt::Debug for TraceSettings {
     }
 }
 
-/// The counters of spans. What was ended and neither exported nor failed waits, or was dropped.
+/// Why spans cannot be exported.
+#[derive(Debug, Error)]
+pub enum TracesError {
+    /// Does not show the value, which may be a secret.
+    #[error("the header {0:?} for the collector cannot be sent")]
+    Header(String),
+    #[error("cannot make the client for the collector: {0}")]
+    Client(String),
+    #[error(transparent)]
+    Exporter(#[from] ExporterBuildError),
+}
+
+/// The metrics of spans.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SpanMetrics {
     pub ended: Counter,
+    pub waiting: Gauge,
+    pub dropped: Counter,
     exported: Counter,
     failed: Counter,
 }
@@ -47,21 +66,28 @@ pub(super) struct SpanMetrics {
 impl SpanMetrics {
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let Self { ended, exported, failed } = metrics.clone();
-        registry.register(
-            "punctual_trace_spans_ended",
-            "Spans that were recorded and have ended",
-            ended,
+        let Self { ended, waiting, dropped, exported, failed } = metrics.clone();
+        let mut counter = |name: &str, help: &str, counter| registry.register(name, help, counter);
+        counter("punctual_trace_spans_ended", "Spans that were recorded and have ended", ended);
+        counter(
+            "punctual_trace_spans_dropped",
+            "Spans that were dropped because too many waited",
+            dropped,
         );
-        registry.register(
+        counter(
             "punctual_trace_spans_exported",
-            "Spans that the collector has taken",
+            "Spans in requests that the collector has answered with success",
             exported,
         );
-        registry.register(
+        counter(
             "punctual_trace_spans_failed",
-            "Spans in requests that the collector has not taken",
+            "Spans in requests that the collector has not taken; they are not sent again",
             failed,
+        );
+        registry.register(
+            "punctual_trace_spans_waiting",
+            "Spans that wait for their request to the collector, or for its answer",
+            waiting,
         );
         metrics
     }
@@ -80,21 +106,47 @@ impl CountingExporter {
         settings: &TraceSettings,
         deadline: Duration,
         metrics: SpanMetrics,
-    ) -> Result<Self, ExporterBuildError> {
+    ) -> Result<Self, TracesError> {
         let inner = SpanExporter::builder()
             .with_http()
             .with_endpoint(&settings.url)
-            .with_headers(settings.headers.iter().cloned().collect())
+            .with_http_client(client(settings, deadline)?)
             .with_timeout(deadline)
             .build()?;
         Ok(Self { inner, metrics, is_failing: AtomicBool::new(false) })
     }
 }
 
+/// Makes the client for the collector. Its headers go to no other host: there are no redirects and
+/// no proxies.
+fn client(settings: &TraceSettings, deadline: Duration) -> Result<Client, TracesError> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in &settings.headers {
+        let wrong = || TracesError::Header(name.clone());
+        let mut secret = HeaderValue::try_from(value).map_err(|_invalid| wrong())?;
+        secret.set_sensitive(true);
+        headers.insert(HeaderName::try_from(name).map_err(|_invalid| wrong())?, secret);
+    }
+    let build = move || {
+        Client::builder()
+            .default_headers(headers)
+            .redirect(Redirects::none())
+            .no_proxy()
+            .timeout(deadline)
+            .build()
+            .map_err(|error| TracesError::Client(error.to_string()))
+    };
+    // A client that blocks cannot be made on a thread for async work.
+    let thread = std::thread::Builder::new().name("spans client".to_owned()).spawn(build);
+    let thread = thread.map_err(|error| TracesError::Client(error.to_string()))?;
+    thread.join().unwrap_or_else(|_panic| Err(TracesError::Client("it panicked".to_owned())))
+}
+
 impl Exporter for CountingExporter {
     async fn export(&self, spans: Vec<SpanData>) -> OTelSdkResult {
         let count = u64::try_from(spans.len()).unwrap_or(u64::MAX);
         let exported = self.inner.export(spans).await;
+        self.metrics.waiting.dec_by(count.saturating_as());
         let was_failing = self.is_failing.swap(exported.is_err(), Ordering::Relaxed);
         match &exported {
             Ok(()) => {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
 use std::time::SystemTime;
 
 use opentelemetry::trace::{
@@ -32,7 +33,7 @@ struct Open {
 }
 
 /// The outcome of a publication: where the record is, or why it may not be there.
-pub type Publication<'a> = Result<(i32, i64), &'a str>;
+pub type Publication<'a> = Result<(i32, i64), &'a dyn fmt::Display>;
 
 impl Publications {
     pub fn new(traces: Traces) -> Self {
@@ -107,10 +108,9 @@ impl Publications {
                 span.set_attribute(KeyValue::new("messaging.kafka.offset", offset));
             }
             Err(reason) => {
-                span.set_status(Status::Error { description: Cow::Owned(reason.to_owned()) });
+                span.set_status(Status::Error { description: Cow::Owned(reason.to_string()) });
             }
         }
         span.end();
-        self.traces.metrics.ended.inc();
     }
 }

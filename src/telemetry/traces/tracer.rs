@@ -8,25 +8,18 @@ use opentelemetry::trace::{
     TracerProvider as _,
 };
 use opentelemetry::{Context, KeyValue};
-use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{
-    BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider, Span,
-};
+use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider, Span};
 
 use super::context::{context_of, traceparent_of};
-use super::exporter::{CountingExporter, SpanMetrics, TraceSettings};
-use crate::telemetry::{Counter, Registry};
+use super::exporter::{CountingExporter, SpanMetrics, TraceSettings, TracesError};
+use super::processor::LimitedProcessor;
+use crate::telemetry::Registry;
 
-/// Ended spans that may wait for their request to the collector. Further ones are dropped. A span
-/// has about half a KiB.
-const WAITING_MAX: usize = 16_384;
-/// The most spans of one request to the collector.
-const REQUEST_SPANS_MAX: usize = 2_048;
-/// The interval of requests to the collector while fewer spans wait.
-const INTERVAL: Duration = Duration::from_secs(1);
 /// The deadline of a request to the collector.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// The time that the end of a node gives the last request.
+const END_DEADLINE: Duration = Duration::from_secs(2);
 /// The name of the instrumentation in each span.
 const SCOPE: &str = "punctual";
 
@@ -35,7 +28,6 @@ const SCOPE: &str = "punctual";
 pub struct Traces {
     pub(super) tracer: SdkTracer,
     provider: SdkTracerProvider,
-    pub(super) metrics: SpanMetrics,
 }
 
 impl Traces {
@@ -43,17 +35,9 @@ impl Traces {
     ///
     /// # Errors
     /// When the URL or a header cannot be used.
-    pub fn start(
-        settings: &TraceSettings,
-        registry: &mut Registry,
-    ) -> Result<Self, ExporterBuildError> {
+    pub fn start(settings: &TraceSettings, registry: &mut Registry) -> Result<Self, TracesError> {
         let metrics = SpanMetrics::register(registry);
         let exporter = CountingExporter::new(settings, DEADLINE, metrics.clone())?;
-        let batches = BatchConfigBuilder::default()
-            .with_max_queue_size(WAITING_MAX)
-            .with_max_export_batch_size(REQUEST_SPANS_MAX)
-            .with_scheduled_delay(INTERVAL)
-            .build();
         let resource = Resource::builder()
             .with_service_name("punctual")
             .with_attributes([
@@ -64,22 +48,21 @@ impl Traces {
             .build();
         let own = Sampler::TraceIdRatioBased(f64::from(settings.per_million) / 1_000_000.0);
         let provider = SdkTracerProvider::builder()
-            .with_span_processor(
-                BatchSpanProcessor::builder(exporter).with_batch_config(batches).build(),
-            )
+            .with_span_processor(LimitedProcessor::start(exporter, metrics))
             .with_sampler(Sampler::ParentBased(Box::new(own)))
             .with_resource(resource)
             .build();
-        Ok(Self { tracer: provider.tracer(SCOPE), provider, metrics })
+        Ok(Self { tracer: provider.tracer(SCOPE), provider })
     }
 
     /// Begins the span of a request that submits tasks: a child of the caller's span, which the
-    /// request names by its headers `traceparent` (a valid one) and `tracestate`.
+    /// request names by its headers `traceparent` (a valid one) and `tracestate`. `None` when it is
+    /// not recorded.
     pub fn submit(
         &self,
         caller: Option<(&str, Option<&str>)>,
         (method, route): (&'static str, &'static str),
-    ) -> SubmitSpan {
+    ) -> Option<SubmitSpan> {
         let caller = caller.and_then(|(parent, state)| context_of(parent, state));
         let parent = match caller {
             Some(caller) => Context::new().with_remote_span_context(caller),
@@ -92,13 +75,13 @@ impl Traces {
                 KeyValue::new("http.route", route),
             ]);
         let span = self.tracer.build_with_context(builder, &parent);
-        SubmitSpan { span, ended: self.metrics.ended.clone() }
+        span.is_recording().then_some(SubmitSpan { span })
     }
 
-    /// Sends the spans that wait, and ends the thread. Spans that end later are dropped. Blocks for
-    /// as long as one request may take.
+    /// Sends the spans that wait, and ends the thread. Spans that end later are dropped. Blocks up
+    /// to [`END_DEADLINE`].
     pub fn end(&self) {
-        if let Err(error) = self.provider.shutdown_with_timeout(DEADLINE) {
+        if let Err(error) = self.provider.shutdown_with_timeout(END_DEADLINE) {
             tracing::warn!(%error, "some spans may not have been sent");
         }
     }
@@ -108,7 +91,6 @@ impl Traces {
 #[derive(Debug)]
 pub struct SubmitSpan {
     span: Span,
-    ended: Counter,
 }
 
 impl SubmitSpan {
@@ -126,14 +108,6 @@ impl SubmitSpan {
         }
         if status >= 500 {
             self.span.set_status(Status::Error { description: Cow::Borrowed("") });
-        }
-    }
-}
-
-impl Drop for SubmitSpan {
-    fn drop(&mut self) {
-        if self.span.is_recording() {
-            self.ended.inc();
         }
     }
 }

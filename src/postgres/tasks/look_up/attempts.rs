@@ -115,12 +115,8 @@ pub(super) async fn complete(
             tracked.attempt = tracked.attempt.saturating_sub(1);
         }
         (TaskState::Dead, _) => {
-            // The column of a dead letter is that of the row after a redrive, which grants as many
-            // attempts again.
             let last = tracked.attempts.iter().map(|line| line.attempt).max();
-            tracked.attempt = last.unwrap_or(view.attempt.saturating_as());
-            let granted = tracked.tracking.retry.attempts_max();
-            tracked.attempts_max = tracked.attempts_max.saturating_sub(granted).max(granted);
+            tracked.is_dead_after(last.unwrap_or(view.attempt.saturating_as()));
         }
         _ => {}
     }
