@@ -66,6 +66,8 @@ pub async fn wait_for_postgres(
 /// The time that a check gives the servers to answer.
 const CHECK_DEADLINE: Duration = Duration::from_secs(10);
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// The time that a check gives etcd to end its session.
+const END_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Checks that a node with these settings could start. Prints a line for each server. Changes
 /// nothing.
@@ -106,7 +108,7 @@ pub async fn check(settings: Settings) -> Result<ExitCode, TaskFailure> {
         Some(_) => Err("no usable answer; the log has the reason".to_owned()),
     };
     if let Some((session, _view)) = &parts.etcd
-        && !session.end_session(CHECK_INTERVAL).await
+        && !session.end_session(END_DEADLINE).await
     {
         tracing::debug!("the session in etcd ends by itself");
     }

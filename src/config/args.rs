@@ -114,9 +114,7 @@ pub(super) enum CommandArgs {
 #[derive(Subcommand, Debug)]
 pub(super) enum ServerCommand {
     /// Runs a node, as `punctual serve`.
-    #[command(
-        after_long_help = "Examples:\n  punctual server start --database-url-file url --kafka k:1"
-    )]
+    #[command(after_long_help = START_EXAMPLES)]
     Start(Box<Serve>),
     /// Brings the database's schema up to date, as `punctual migrate`.
     #[command(after_long_help = "Examples:\n  punctual server migrate --database-url-file url")]
@@ -129,6 +127,10 @@ pub(super) enum ServerCommand {
     #[command(after_long_help = CHECK_EXAMPLES)]
     Check(Box<Serve>),
 }
+
+const START_EXAMPLES: &str = "\
+Examples:
+  punctual server start --database-url-file /run/secrets/database-url --kafka kafka-1:9092";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:

@@ -123,8 +123,8 @@ impl IntakeReader {
 
     /// Reads these partitions from these offsets on, and no others.
     pub fn assign(&mut self, from: &BTreeMap<i32, i64>) -> Result<(), IntakeError> {
-        // The library forgets a partition of a topic that it does not know when its assignment ends,
-        // and the queue with it. So the former assignment ends before the new queues are made.
+        // When an assignment ends, the library forgets the partitions of unknown topics, and their
+        // queues with them. So the former assignment ends before the new queues are made.
         self.consumer.unassign().map_err(|error| self.unanswered(&error))?;
         self.queues.clear();
         let mut list = TopicPartitionList::new();

@@ -10,6 +10,7 @@ mod processor;
 mod publications;
 mod tracer;
 
+pub use self::context::STATE_BYTES_MAX;
 pub use self::exporter::{TraceSettings, TracesError};
 pub use self::publications::{Publication, Publications};
 pub use self::tracer::{SubmitSpan, Traces};

@@ -5,15 +5,13 @@ use axum::http::{Extensions, HeaderMap, HeaderName, Request};
 
 use crate::domain::Headers;
 use crate::domain::task::headers::{SUBMIT_TRACEPARENT, TRACEPARENT, TRACESTATE};
-use crate::telemetry::traces::SubmitSpan;
+use crate::telemetry::traces::{STATE_BYTES_MAX, SubmitSpan};
 
 const HEADER: HeaderName = HeaderName::from_static(TRACEPARENT);
 const STATE_HEADER: HeaderName = HeaderName::from_static(TRACESTATE);
 
 /// The bytes of a `traceparent` of version 00: `00-<32 hexadecimal digits>-<16>-<2>`.
 const LENGTH: usize = 55;
-/// The bytes up to which the specification asks to pass a `tracestate` on.
-const STATE_BYTES_MAX: usize = 512;
 
 /// The trace that tasks of a request carry on, unless they have a `traceparent` of their own.
 #[derive(Clone, PartialEq, Eq, Debug)]

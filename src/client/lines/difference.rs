@@ -271,7 +271,10 @@ mod tests {
             (r#"{"payload":1}"#, r#"{"payload":1,"headers":{"traceparent":"of a request"}}"#),
             (
                 r#"{"payload":1}"#,
-                r#"{"payload":1,"headers":{"traceparent":"a","tracestate":"b","punctual-submit-traceparent":"a"}}"#,
+                concat!(
+                    r#"{"payload":1,"headers":{"traceparent":"a","tracestate":"b","#,
+                    r#""punctual-submit-traceparent":"a"}}"#,
+                ),
             ),
             (
                 r#"{"payload":1,"headers":{"a":"1"}}"#,

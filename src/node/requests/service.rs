@@ -31,6 +31,7 @@ use super::lists::Lists;
 use crate::access::permit::{
     self, Cancel, Grant, ListPermit, Move, OperatePermit, Permit, Read, ReplacePermit,
 };
+use crate::clock;
 use crate::domain::topic::policy::{StoredTopic, TopicChange};
 use crate::domain::{
     List, NewTask, Page, PendingState, Precondition, Selection, TaskId, TaskName, TaskView,
@@ -201,12 +202,12 @@ impl Service {
         self.state.parts.get()?.shared.clock.arrival()
     }
 
-    /// Returns the cluster's time. Before the first answer of Postgres, it is that of this machine.
+    /// Returns a lower bound of the cluster's time. Before the first answer of Postgres, it is that of this machine.
     pub fn now(&self) -> Timestamp {
-        answer_by_model!(self, model => model.arrival().unwrap_or_else(crate::clock::wall));
+        answer_by_model!(self, model => model.arrival().unwrap_or_else(clock::wall));
         match self.state.parts.get() {
             Some(parts) => parts.shared.clock.now_or_wall(),
-            None => crate::clock::wall(),
+            None => clock::wall(),
         }
     }
 

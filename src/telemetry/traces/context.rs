@@ -2,8 +2,9 @@
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 
-/// The bytes of a `tracestate` that is read. A submitter may give a longer one.
-const STATE_BYTES_MAX: usize = 512;
+/// The bytes up to which the specification asks to pass a `tracestate` on. The header of a task may
+/// be longer.
+pub const STATE_BYTES_MAX: usize = 512;
 
 /// Returns the value of a header `traceparent`.
 pub(super) fn traceparent_of(span: &SpanContext) -> String {

@@ -13,7 +13,7 @@ use super::exporter::{CountingExporter, SpanMetrics};
 
 /// Ended spans that may wait for their request to the collector. Further ones are dropped, and
 /// counted. A span has about half a KiB.
-pub(super) const WAITING_MAX: usize = 16_384;
+const WAITING_MAX: usize = 16_384;
 /// The library drops without a count. So its queue is never full.
 const QUEUE_MAX: usize = 2 * WAITING_MAX;
 /// The most spans of one request to the collector.

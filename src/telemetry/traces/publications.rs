@@ -40,31 +40,26 @@ impl Publications {
         Self { traces, open: Mutex::default() }
     }
 
-    /// Begins the span of a record. Returns the value of its header `traceparent`.
-    ///
-    /// `submitted` is the `traceparent` of the submit. A publication is recorded when its submit
-    /// was.
+    /// Begins the span of a record. Returns the value of its header `traceparent`, or `None` when
+    /// the submit was not recorded. `submitted` is the `traceparent` of the submit.
     pub fn begin(
         &self,
         correlation_id: usize,
         (submitted, state): (&str, Option<&str>),
         (topic, task_id): (&str, &str),
     ) -> Option<String> {
-        let submit = context_of(submitted, state)?;
+        let submit = context_of(submitted, state).filter(SpanContext::is_sampled)?;
         let generator = RandomIdGenerator::default();
         let (trace, span) = (generator.new_trace_id(), generator.new_span_id());
-        let flags = TraceFlags::default().with_sampled(submit.is_sampled());
-        let own = SpanContext::new(trace, span, flags, false, TraceState::default());
-        if submit.is_sampled() {
-            let open = Open {
-                ids: (trace, span),
-                submit,
-                topic: topic.to_owned(),
-                task_id: task_id.to_owned(),
-                began_at: opentelemetry::time::now(),
-            };
-            self.open.lock().insert(correlation_id, open);
-        }
+        let own = SpanContext::new(trace, span, TraceFlags::SAMPLED, false, TraceState::default());
+        let open = Open {
+            ids: (trace, span),
+            submit,
+            topic: topic.to_owned(),
+            task_id: task_id.to_owned(),
+            began_at: opentelemetry::time::now(),
+        };
+        self.open.lock().insert(correlation_id, open);
         Some(traceparent_of(&own))
     }
 
