@@ -35,8 +35,10 @@ fn files(path: &Path) -> io::Result<String> {
 /// Returns the parser without its variables, because the environment of the tests may hold
 /// settings.
 fn deaf() -> clap::Command {
-    let forget = |arg: clap::Arg| arg.env(Resettable::Reset);
-    command().mut_args(forget).mut_subcommands(|command| command.mut_args(forget))
+    fn forget(command: clap::Command) -> clap::Command {
+        command.mut_args(|arg| arg.env(Resettable::Reset)).mut_subcommands(forget)
+    }
+    forget(command())
 }
 
 fn invoke(words: &[&str]) -> Result<Command, CommandRefusal> {
