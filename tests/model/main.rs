@@ -13,6 +13,7 @@ mod controls;
 mod feedback;
 mod intake;
 mod outbox;
+mod pauses;
 mod protocol;
 mod schedules;
 mod searches;
