@@ -161,6 +161,54 @@ class Story(unittest.TestCase):
             self.losing.move(TOPIC, "order-8", delay=timedelta(0))
         self.assertTrue(caught.exception.is_unknown)
 
+    def test_a_change_is_made_only_under_its_condition(self):
+        other = "01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f"
+        first = self.client.replace(TOPIC, "order-12", 1, delay=HOUR, if_none_match="*")["id"]
+        task = {"topic": TOPIC, "name": "order-12"}
+        due = datetime.now(timezone.utc) + 2 * HOUR
+        refused = [
+            lambda: self.client.replace(**task, payload=2, delay=HOUR, if_none_match="*"),
+            lambda: self.client.replace(**task, payload=2, delay=HOUR, when="absent"),
+            lambda: self.client.replace(**task, payload=2, due_at=due, when="earlier"),
+            lambda: self.client.replace(**task, payload=2, delay=HOUR, if_match=[other]),
+            lambda: self.client.move(**task, delay=HOUR, if_match=other),
+            lambda: self.client.cancel(**task, if_none_match=[other, first]),
+        ]
+        for call in refused:
+            with self.assertRaises(Problem) as caught:
+                call()
+            self.assertEqual(caught.exception.slug, "precondition-failed")
+            self.assertEqual(caught.exception.body["current_id"], first)
+        by_id = [
+            lambda: self.client.cancel_by_id(first, if_match=other),
+            lambda: self.client.move_by_id(first, delay=HOUR, if_match=other),
+        ]
+        for call in by_id:
+            with self.assertRaises(Problem) as caught:
+                call()
+            self.assertEqual(caught.exception.status, 412)
+        moved = self.client.move(**task, delay=HOUR, if_match=[other, first])
+        self.assertEqual(moved.verdict, MoveVerdict.MOVED)
+        later = {"when": "later", "not_after": due}
+        second = self.client.replace(**task, payload=2, delay=3 * HOUR, **later)
+        self.assertLess(datetime.fromisoformat(second["due_at"].replace("Z", "+00:00")), due + HOUR)
+        cancelled = self.client.cancel(**task, if_match=second["id"], if_none_match=first)
+        self.assertEqual(cancelled.verdict, Verdict.CANCELLED)
+
+    def test_a_call_with_a_condition_is_not_repeated_once_it_may_have_been_done(self):
+        task = {"topic": TOPIC, "name": "order-13"}
+        calls = [
+            lambda: self.losing.replace(**task, payload=1, delay=HOUR, if_none_match="*"),
+            lambda: self.losing.replace(**task, payload=2, delay=2 * HOUR, when="later"),
+            lambda: self.losing.move(**task, delay=HOUR, if_match="*"),
+            lambda: self.losing.cancel(**task, if_match="*"),
+        ]
+        for call in calls:
+            with self.assertRaises(NoAnswer) as caught:
+                call()
+            self.assertTrue(caught.exception.is_unknown)
+        self.assertEqual(self.client.get(**task)["state"], "cancelled")
+
     def test_a_dead_letter_is_redriven_once(self):
         ids = []
         for name in ("order-9", "order-10"):
@@ -308,6 +356,50 @@ class Dev(unittest.TestCase):
                 client.resume_schedule("orders", "poll")
             self.assertEqual(caught.exception.slug, "schedule-not-found")
 
+    def test_a_backfill_makes_no_run_twice(self):
+        with DevServer("orders:2") as dev:
+            client = dev.client()
+            self.addCleanup(client.close)
+            client.set_schedule("orders", "poll", {"do": "poll"}, every=HOUR, paused=True)
+            would = client.backfill_schedule("orders", "poll", last="3h", dry_run=True)
+            self.assertEqual((would.made, would.already_made), (3, 0))
+            self.assertEqual(would.runs[2] - would.runs[0], 2 * HOUR)
+            part = {"from_": would.runs[0], "to": would.runs[1]}
+            first = client.backfill_schedule("orders", "poll", **part)
+            self.assertEqual(first, (1, 0, would.runs[:1]))
+            rest = client.backfill_schedule("orders", "poll", last=3 * HOUR)
+            self.assertEqual(rest, (2, 1, would.runs))
+            dev.advance("1s")
+            self.assertEqual(len(dev.published("orders")), 3)
+            with self.assertRaises(Problem) as caught:
+                client.backfill_schedule("orders", "poll", last="8d")
+            self.assertEqual(caught.exception.field, "last")
+            with self.assertRaises(Problem) as caught:
+                client.backfill_schedule("orders", "nobody", last="1h")
+            self.assertEqual(caught.exception.slug, "schedule-not-found")
+
+    def test_a_policy_is_set_changed_and_deleted(self):
+        with DevServer("orders:2") as dev:
+            client = dev.client()
+            self.addCleanup(client.close)
+            self.assertIsNone(client.get_topic("orders").policy)
+            limits = {"delay_max": "90d", "expire_after": HOUR, "pending_max": 1000}
+            tracked = {"ttr": "30s", "retry": {"attempts_max": 3, "backoff_min": HOUR / 60}}
+            made = client.set_policy(
+                "orders", **limits, **tracked, submitted_by_header=True, paused=True
+            )
+            self.assertIsNotNone(made.paused)
+            policy = made.policy
+            self.assertEqual(policy[2:7], ("90d", "1h", None, 1000, True))
+            self.assertEqual((policy.ttr, policy.retry["backoff_min"]), ("30s", "1m"))
+            changed = client.set_policy("orders", **{**policy.body, "spread": "10m"})
+            self.assertEqual(changed.policy.body, {**policy.body, "spread": "10m"})
+            self.assertEqual(client.get_topic("orders").policy, changed.policy)
+            self.assertIsNone(client.delete_policy("orders").policy)
+            with self.assertRaises(Problem) as caught:
+                client.set_policy("orders", spread="2d")
+            self.assertEqual(caught.exception.field, "spread")
+
 
 class Rules(unittest.TestCase):
     def test_without_a_node_nothing_was_done(self):
@@ -367,6 +459,9 @@ class Rules(unittest.TestCase):
             lambda: client.outcomes([{"outcome": "extend", "id": "1", "attempt": 1, "by": 5}]),
             lambda: client.pop("demo", "group", wait=5),
             lambda: client.set_callback("demo", "https://jobs.example.com", timeout=5),
+            lambda: client.backfill_schedule("demo", "poll", last=5),
+            lambda: client.set_policy("demo", spread=5),
+            lambda: client.set_policy("demo", ttr="5s", retry={"backoff_min": 5}),
         ]
         for call in calls:
             with self.assertRaisesRegex(TypeError, "give a timedelta, or text with a unit"):
@@ -375,10 +470,12 @@ class Rules(unittest.TestCase):
     def test_a_pop_waits_less_than_its_client(self):
         with self.assertRaisesRegex(ValueError, "wait is 5s: give less than the timeout, 5"):
             Client("http://127.0.0.1:1", timeout=5).pop("demo", "group", wait="5s")
+        with self.assertRaisesRegex(ValueError, "wait is PT5S: give a timedelta, or text in units"):
+            Client("http://127.0.0.1:1", timeout=5).pop("demo", "group", wait="PT5S")
 
     def test_a_replacement_with_a_delay_in_text_is_repeated(self):
         self.assertEqual(seconds_of("delay", "1h 30m500ms"), 5400.5)
-        self.assertEqual(seconds_of("delay", "PT30M"), 0)
+        self.assertIsNone(seconds_of("delay", "PT30M"))
 
     def test_bytes_are_no_payload(self):
         client = Client("http://127.0.0.1:1", retry_for=0)

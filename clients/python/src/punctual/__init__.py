@@ -1,6 +1,6 @@
 """A client of Punctual, which publishes records to Kafka at their due time."""
 
-from .client import Cancelled, Client, Moved, MoveVerdict, Redriven, Verdict
+from .client import Client
 from .consumer import (
     ATTEMPT,
     DUE_AT,
@@ -14,7 +14,8 @@ from .consumer import (
 )
 from .outcomes import Answered, Outcome
 from .problems import NoAnswer, Problem
-from .topics import Pause, PoppedTask, Schedule, Topic
+from .topics import Pause, Policy, PoppedTask, Schedule, Topic
+from .verdicts import Backfilled, Cancelled, Moved, MoveVerdict, Redriven, Verdict
 
 __all__ = [
     "ATTEMPT",
@@ -22,6 +23,7 @@ __all__ = [
     "SIGNATURE",
     "TASK_ID",
     "Answered",
+    "Backfilled",
     "Cancelled",
     "Client",
     "MoveVerdict",
@@ -30,6 +32,7 @@ __all__ = [
     "Once",
     "Outcome",
     "Pause",
+    "Policy",
     "PoppedTask",
     "Problem",
     "Redriven",

@@ -1,6 +1,5 @@
 """The client: calls for tasks, for topics, for consumers without Kafka, and for schedules."""
 
-import enum
 import http.client
 import json
 import random
@@ -11,60 +10,22 @@ import time
 import urllib.parse
 import uuid
 from datetime import datetime, timezone
-from typing import NamedTuple, Optional
 
+from .conditions import condition_headers, condition_query
 from .outcomes import REPEATED, answered, fields, seconds_of
 from .problems import PREFIX, NoAnswer, Problem
 from .topics import popped_of, schedule_of, topic_of
+from .verdicts import Cancelled, Moved, MoveVerdict, Redriven, Verdict, backfilled_of
 
 PAUSE_MIN, PAUSE_MAX, RETRY_AFTER_MAX = 0.1, 5.0, 60.0
 MISSING = object()
 
 
-class Verdict(str, enum.Enum):
-    """The result of a cancel."""
-
-    CANCELLED = "cancelled"
-    TOO_LATE = "too_late"
-    REPLACED = "replaced"
-    NOT_FOUND = "not_found"
-
-
-class Cancelled(NamedTuple):
-    verdict: Verdict
-    #: The task as the API shows it, or None if there is none.
-    task: Optional[dict]
-
-
-class MoveVerdict(str, enum.Enum):
-    """The result of a move."""
-
-    #: The task is due at the new time.
-    MOVED = "moved"
-    #: The task is on its way, or has ended: nothing was changed.
-    TOO_LATE = "too_late"
-    #: Another task has replaced the one of this id: move the one of ``replaced_by``.
-    REPLACED = "replaced"
-    NOT_FOUND = "not_found"
-
-
-class Moved(NamedTuple):
-    verdict: MoveVerdict
-    #: The task as the API shows it, or None if there is none.
-    task: Optional[dict]
-
-
-class Redriven(NamedTuple):
-    """The result of a redrive of many dead letters."""
-
-    #: The tasks that were redriven; in a dry run, those that would be.
-    count: int
-    #: True if there are more, at which other callers were at work.
-    has_more: bool
-
-
 class Client:
     """A client of one node, for any number of threads. Each thread has a connection of its own.
+
+    Tasks and callbacks are dicts, with the members of the API's JSON: ``task["id"]``. What else a
+    call returns is an object, such as a Cancelled.
 
     ``timeout`` is that of one attempt in seconds, ``retry_for`` that of all attempts of a call.
     """
@@ -87,7 +48,7 @@ class Client:
         self._local = threading.local()
 
     def submit(self, topic, payload=MISSING, *, name=None, **task):
-        """Submits a task and returns it.
+        """Submits a task and returns it, as a dict.
 
         A known name returns its first task: look at its ``state``.
 
@@ -161,14 +122,37 @@ class Client:
             for one in results
         ]
 
-    def replace(self, topic, name, payload=MISSING, **task):
-        """Creates the task of a name, or replaces a pending one.
+    def replace(
+        self,
+        topic,
+        name,
+        payload=MISSING,
+        *,
+        when=None,
+        not_after=None,
+        if_match=None,
+        if_none_match=None,
+        **task,
+    ):
+        """Creates the task of a name, or replaces a pending one, and returns the new task.
 
         A task on its way is a Problem with the slug ``too-late``.
+
+        With ``when="later"``, a pending task is replaced only by one that is due later, but at
+        ``not_after`` (a datetime) at the latest; with ``"earlier"`` only by one that is due
+        earlier; with ``"absent"`` never. ``if_match`` is the task that the name must have,
+        ``if_none_match`` the one that it must not have: an id, a list of ids, or ``"*"`` for any.
+
+        A condition that does not hold is a Problem with the slug ``precondition-failed``. With a
+        condition, the call is not repeated once it may have been done.
         """
-        # Once the task may be due, a repetition would schedule another one.
-        due_in = _due_in(task)
-        return self._must("PUT", _path(topic, name), _body(payload, task), safe_for=due_in)
+        path = _path(topic, name) + condition_query(when, not_after)
+        # Once the task may be due, a repetition would schedule another one. With ``when``, it would
+        # compare the new task with itself.
+        safe_for = _due_in(task) if when is None else 0.0
+        headers = condition_headers(if_match, if_none_match)
+        body = _body(payload, task)
+        return self._must("PUT", path, body, safe_for=safe_for, condition=headers)
 
     def get(self, topic, name):
         """Returns the task of a name, or None."""
@@ -177,23 +161,29 @@ class Client:
     def get_by_id(self, task_id):
         return self._look(_id_path(task_id))
 
-    def cancel(self, topic, name):
-        """Cancels the task of a name. The verdict says whether its record will ever exist."""
-        return self._cancel(_path(topic, name))
+    def cancel(self, topic, name, *, if_match=None, if_none_match=None):
+        """Cancels the task of a name. The verdict says whether its record will ever exist.
 
-    def cancel_by_id(self, task_id):
-        return self._cancel(_id_path(task_id))
+        ``if_match`` and ``if_none_match`` are as for ``replace``.
+        """
+        return self._cancel(_path(topic, name), condition_headers(if_match, if_none_match))
 
-    def move(self, topic, name, *, delay=None, due_at=None):
+    def cancel_by_id(self, task_id, *, if_match=None, if_none_match=None):
+        return self._cancel(_id_path(task_id), condition_headers(if_match, if_none_match))
+
+    def move(self, topic, name, *, delay=None, due_at=None, if_match=None, if_none_match=None):
         """Gives the pending task of a name another due time. The verdict says whether it has it.
 
         The task is due at ``due_at`` (a datetime with a zone) or after ``delay``, which counts
-        from the attempt that is answered. Id, name and record stay.
+        from the attempt that is answered. Id, name and record stay. ``if_match`` and
+        ``if_none_match`` are as for ``replace``.
         """
-        return self._move(_path(topic, name), delay, due_at)
+        headers = condition_headers(if_match, if_none_match)
+        return self._move(_path(topic, name), delay, due_at, headers)
 
-    def move_by_id(self, task_id, *, delay=None, due_at=None):
-        return self._move(_id_path(task_id), delay, due_at)
+    def move_by_id(self, task_id, *, delay=None, due_at=None, if_match=None, if_none_match=None):
+        headers = condition_headers(if_match, if_none_match)
+        return self._move(_id_path(task_id), delay, due_at, headers)
 
     def dead_letters(self, topic=None):
         """Yields the dead letters, of one topic or of all, in the order of their due times.
@@ -260,6 +250,20 @@ class Client:
         body = fields({"reason": reason})
         return topic_of(self._must("POST", f"{_topic_path(topic)}/resume", body))
 
+    def set_policy(self, topic, **policy):
+        """Sets the whole policy of a topic for the tasks to come, and returns the Topic.
+
+        ``ttr`` and ``retry`` (as for ``submit``), ``delay_max``, ``expire_after``, ``spread``
+        (lengths of time), ``pending_max``, ``submitted_by_header``. ``paused`` pauses or resumes
+        the topic, which stays as it is without it. To change one member, give the others as well:
+        ``**{**topic.policy.body, "spread": "10m"}``.
+        """
+        return topic_of(self._must("PUT", _policy_path(topic), _parts(policy)))
+
+    def delete_policy(self, topic):
+        """Takes the policy of a topic away, and returns the Topic."""
+        return topic_of(self._must("DELETE", _policy_path(topic)))
+
     def pop(self, topic, group, *, wait="20s", max=1):
         """Waits for tracked tasks of a topic, and returns up to ``max`` of them.
 
@@ -267,7 +271,10 @@ class Client:
         The list is empty if none came within ``wait``, which must be shorter than the timeout of
         this client. Tasks of a lost answer come again, after their time to run.
         """
-        if seconds_of("wait", wait) >= self._timeout:
+        seconds = seconds_of("wait", wait)
+        if seconds is None:
+            raise ValueError(f'wait is {wait}: give a timedelta, or text in units such as "20s"')
+        if seconds >= self._timeout:
             raise ValueError(f"wait is {wait}: give less than the timeout, {self._timeout} s")
         body = fields({"group": group, "wait": wait, "max": max})
         answer = self._must("POST", f"{_topic_path(topic)}/pop", body)
@@ -338,6 +345,19 @@ class Client:
         """
         return self._must("POST", f"{_schedule_path(topic, name)}/trigger", {}, safe_for=0.0)
 
+    def backfill_schedule(self, topic, name, *, last=None, from_=None, to=None, dry_run=False):
+        """Makes the runs of the past that were never made, due now, and returns a Backfilled.
+
+        The range is the ``last`` length of time, or begins at ``from_`` and ends before ``to``
+        (datetimes). It begins at most seven days ago, and has at most 1,000 runs. A dry run only
+        counts.
+
+        No run is made twice, so the call may be repeated. Runs of an attempt whose answer was lost
+        count as ``already_made``.
+        """
+        body = fields({"last": last, "from": from_, "to": to, "dry_run": dry_run})
+        return backfilled_of(self._must("POST", f"{_schedule_path(topic, name)}/backfill", body))
+
     def delete_schedule(self, topic, name):
         """Deletes a schedule, and withdraws its runs that are not claimed.
 
@@ -360,16 +380,18 @@ class Client:
             return None
         return _successful(status, answer)
 
-    def _cancel(self, path):
-        status, answer = self._call("DELETE", path)
+    def _cancel(self, path, condition):
+        status, answer = self._call("DELETE", path, condition=condition)
         if "verdict" not in answer:
             raise Problem(answer)
         return Cancelled(Verdict(answer["verdict"]), answer.get("task"))
 
-    def _move(self, path, delay, due_at):
+    def _move(self, path, delay, due_at, condition):
         due = {"delay": delay, "due_at": due_at}
+        body = fields(due)
         # Once the task may be due, a repetition would say too_late of a move that was made.
-        status, answer = self._call("PATCH", path, fields(due), safe_for=_due_in(due))
+        limits = {"safe_for": _due_in(due), "condition": condition}
+        status, answer = self._call("PATCH", path, body, **limits)
         if "verdict" not in answer:
             raise Problem(answer)
         return Moved(MoveVerdict(answer["verdict"]), answer.get("task"))
@@ -413,24 +435,32 @@ class Client:
     def _must(self, method, path, body=None, **limits):
         return _successful(*self._call(method, path, body, **limits))
 
-    def _call(self, method, path, body=None, safe_for=float("inf")):
+    def _call(self, method, path, body=None, *, safe_for=float("inf"), condition=None):
         """Repeats a request until it has an answer.
 
         Repeats what was not done (429, 503), and what may have been done (no answer, 500,
-        ``outcome-unknown``) if a repetition starts within ``safe_for`` seconds.
+        ``outcome-unknown``) if a repetition starts within ``safe_for`` seconds. ``condition`` is
+        the headers of one.
         """
         text = None if body is None else _json(body)
+        headers = {**self._headers, **(condition or {})}
+        if text is not None:
+            headers["content-type"] = "application/json"
+        if condition:
+            # A repetition could be refused because of what an earlier attempt has done, and the
+            # problem would say that nothing was changed.
+            safe_for = 0.0
         began, is_unknown, attempt = time.monotonic(), False, 0
         while True:
             asked, was_perhaps_done = 0.0, False
             try:
                 connection = self._connected()
                 was_perhaps_done = True
-                status, headers, answer = self._attempt(connection, method, path, text)
+                status, retry_after, answer = self._attempt(connection, method, path, text, headers)
                 if status not in REPEATED:
                     return status, answer
                 failure = Problem(answer)
-                asked = min(float(headers.get("retry-after") or 0), RETRY_AFTER_MAX)
+                asked = min(float(retry_after or 0), RETRY_AFTER_MAX)
                 was_perhaps_done = failure.slug in ("outcome-unknown", "internal")
             except (OSError, http.client.HTTPException, ValueError) as error:
                 failure = error
@@ -442,11 +472,8 @@ class Client:
             time.sleep(pause)
             attempt = min(attempt + 1, 16)
 
-    def _attempt(self, connection, method, path, text):
+    def _attempt(self, connection, method, path, text, headers):
         try:
-            headers = (
-                {**self._headers, "content-type": "application/json"} if text else self._headers
-            )
             connection.request(method, self._parts.path.rstrip("/") + path, text, headers)
             response = connection.getresponse()
             answer = json.loads(response.read())
@@ -456,7 +483,7 @@ class Client:
             self._local.connection = None
             connection.close()
             raise
-        return response.status, response.headers, answer
+        return response.status, response.headers.get("retry-after"), answer
 
     def _connected(self):
         """Returns the connection of this thread. One that the node has closed is made again."""
@@ -529,6 +556,10 @@ def _callback_path(topic):
     return f"{_topic_path(topic)}/callback"
 
 
+def _policy_path(topic):
+    return f"{_topic_path(topic)}/policy"
+
+
 def _path(topic, name):
     return f"{_topic_path(topic)}/tasks/{_quoted(name)}"
 
@@ -540,7 +571,8 @@ def _schedule_path(topic, name):
 def _due_in(task):
     """Returns the seconds until a task is due, by this machine's clock if it has a due time."""
     if task.get("delay") is not None:
-        return seconds_of("delay", task["delay"])
+        # A length of time that only a node can read may be over at once.
+        return seconds_of("delay", task["delay"]) or 0.0
     if task.get("due_at") is not None:
         return (task["due_at"] - datetime.now(timezone.utc)).total_seconds()
     return 0.0
@@ -552,10 +584,14 @@ def _named(topic, payload, name, task):
 
 def _body(payload, task):
     body = dict(task)
-    for member in ("retry", "missed"):
-        if body.get(member) is not None:
-            body[member] = fields(body[member])
     if payload is not MISSING:
         body["payload"] = payload
     null = {"payload": None} if body.get("payload", MISSING) is None else {}
-    return {**fields(body), **null}
+    return {**_parts(body), **null}
+
+
+def _parts(body):
+    """Returns a body, and those of its members that have members themselves, for the API."""
+    parts = ("retry", "missed")
+    nested = {part: fields(body[part]) for part in parts if body.get(part) is not None}
+    return fields({**body, **nested})

@@ -24,6 +24,9 @@ SPANS = (
     "phase",
     "spread",
     "within",
+    "last",
+    "delay_max",
+    "expire_after",
 )
 SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
@@ -87,13 +90,16 @@ def no_span(name, value):
 
 
 def seconds_of(name, value):
-    """Returns a timedelta, or text such as ``"1h 30m"``, in seconds; 0 if a node must read it."""
+    """Returns a timedelta, or text such as ``"1h 30m"``, in seconds.
+
+    Returns None for other text, such as ``"PT30M"``, which only a node can read.
+    """
     if isinstance(value, timedelta):
         return value.total_seconds()
     if not isinstance(value, str):
         raise no_span(name, value)
     if not re.fullmatch(r"(\s*\d+\s*(ms|[smhdw])(?![a-z]))+", value):
-        return 0.0
+        return None
     return sum(int(count) * SECONDS[unit] for count, unit in re.findall(r"(\d+)\s*([a-z]+)", value))
 
 

@@ -14,15 +14,32 @@ class Pause(NamedTuple):
     by: Optional[str]
 
 
+class Policy(NamedTuple):
+    """The policy of a topic. Lengths of time are text with a unit. A missing member is None."""
+
+    ttr: Optional[str]
+    #: A dict with ``attempts_max``, ``backoff_min``, ..; as for ``submit``.
+    retry: Optional[dict]
+    delay_max: Optional[str]
+    expire_after: Optional[str]
+    spread: Optional[str]
+    pending_max: Optional[int]
+    submitted_by_header: bool
+    #: The policy as the API shows it, and as ``set_policy`` takes it.
+    body: dict
+
+
 class Topic(NamedTuple):
     """A topic."""
 
     topic: str
+    #: None without a policy.
+    policy: Optional[Policy]
     #: None if the topic is not paused.
     paused: Optional[Pause]
     #: Tasks that are claimed and not settled: a pause does not stop them. None after a resume.
     in_flight: Optional[int]
-    #: The topic as the API shows it, with its policy and the number of pending tasks.
+    #: The topic as the API shows it, with the number of pending tasks.
     body: dict
 
 
@@ -59,13 +76,27 @@ class Schedule(NamedTuple):
 def topic_of(body):
     """Reads a topic from an answer."""
     paused = body.get("paused")
-    pause = paused and Pause(_time(paused["since"]), paused["reason"], paused.get("by"))
-    return Topic(body["topic"], pause, body.get("in_flight"), body)
+    pause = paused and Pause(time_of(paused["since"]), paused["reason"], paused.get("by"))
+    policy = body.get("policy")
+    return Topic(body["topic"], policy and _policy_of(policy), pause, body.get("in_flight"), body)
+
+
+def _policy_of(body):
+    return Policy(
+        body.get("ttr"),
+        body.get("retry"),
+        body.get("delay_max"),
+        body.get("expire_after"),
+        body.get("spread"),
+        body.get("pending_max"),
+        body.get("submitted_by_header", False),
+        body,
+    )
 
 
 def popped_of(body):
     """Reads a popped task from an answer."""
-    return PoppedTask(body["id"], body["attempt"], _time(body["finish_by"]), body)
+    return PoppedTask(body["id"], body["attempt"], time_of(body["finish_by"]), body)
 
 
 def schedule_of(body):
@@ -77,12 +108,13 @@ def schedule_of(body):
         body["revision"],
         body["paused"],
         body["runs_made"],
-        next_run_at and _time(next_run_at),
-        [_time(run) for run in body.get("next", [])],
+        next_run_at and time_of(next_run_at),
+        [time_of(run) for run in body.get("next", [])],
         body,
     )
 
 
-def _time(text):
+def time_of(text):
+    """Reads a time from an answer."""
     # Before Python 3.11, fromisoformat does not read a Z.
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
