@@ -1,11 +1,16 @@
 /** The client: calls for tasks, topics, consumers without Kafka, and schedules. */
 
-import { randomUUID } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import http from 'node:http';
 import https from 'node:https';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import {
+    type Condition,
+    type ReplaceCondition,
+    conditionHeaders,
+    conditionQuery,
+} from './conditions.js';
 import { type Answered, type Failure, type Outcome, answered, outcomeBody } from './outcomes.js';
 import {
     type Callback,
@@ -15,9 +20,28 @@ import {
     callbackBody,
 } from './pops.js';
 import { NoAnswer, Problem } from './problems.js';
-import { type Schedule, type ScheduleDraft, type Topic, timed } from './schedules.js';
-import { type Span, milliseconds, noBytes, span } from './span.js';
-import type { Cancelled, Due, Moved, Record, Task } from './tasks.js';
+import {
+    type BackfillRange,
+    type Backfilled,
+    type Schedule,
+    type ScheduleDraft,
+    backfillBody,
+    timed,
+} from './schedules.js';
+import { type Span, milliseconds, span } from './span.js';
+import {
+    type Cancelled,
+    type Due,
+    type Moved,
+    type Record,
+    type RedriveRange,
+    type Redriven,
+    type Task,
+    bodyOf,
+    named,
+    untilDue,
+} from './tasks.js';
+import { type PolicyDraft, type Topic, policyBody } from './topics.js';
 
 const [PAUSE_MIN, PAUSE_MAX, RETRY_AFTER_MAX] = [100, 5_000, 60_000];
 /** Statuses of calls, and of parts of them, that were not done, or perhaps: they are repeated. */
@@ -41,25 +65,6 @@ export interface ClientOptions {
     timeout?: number;
     /** The time for all attempts of a call in ms. */
     retryFor?: number;
-}
-
-/** A range of the dead letters of a topic: all of them if it is empty. */
-export interface RedriveRange {
-    /** The first due time. */
-    dueFrom?: Date;
-    /** The due time after the last one. */
-    dueTo?: Date;
-    /** The topic to which the tasks go, instead of their own. */
-    toTopic?: string;
-    /** Only count. */
-    dryRun?: boolean;
-}
-
-export interface Redriven {
-    /** The tasks that were redriven; in a dry run, those that would be. */
-    count: number;
-    /** There are more, at which other callers were at work. */
-    hasMore: boolean;
 }
 
 interface Answer {
@@ -135,14 +140,22 @@ export class Client {
     }
 
     /**
-     * Creates the task of a name, or replaces a pending one. A task on its way is a `Problem` with
-     * the slug `too-late`.
+     * Creates the task of a name, or replaces a pending one, and returns the new task. A task on
+     * its way is a `Problem` with the slug `too-late`, a condition that does not hold one with
+     * `precondition-failed`. With a condition, the call is not repeated once it may have been done.
      */
-    async replace(topic: string, name: string, record: Record): Promise<Task> {
-        // Once the task may be due, a repetition would schedule another one.
-        return successful(
-            await this.call('PUT', path(topic, name), bodyOf(record), untilDue(record)),
-        ) as Task;
+    async replace(
+        topic: string,
+        name: string,
+        record: Record,
+        condition: ReplaceCondition = {},
+    ): Promise<Task> {
+        const target = path(topic, name) + conditionQuery(condition);
+        // Once the task may be due, a repetition would schedule another one. With `when`, it would
+        // compare the new task with itself.
+        const safeFor = condition.when === undefined ? untilDue(record) : 0;
+        const limits = { safeFor, condition };
+        return successful(await this.call('PUT', target, bodyOf(record), limits)) as Task;
     }
 
     /** Returns the task of a name. */
@@ -155,24 +168,24 @@ export class Client {
     }
 
     /** Cancels the task of a name. The verdict says whether its record will ever exist. */
-    async cancel(topic: string, name: string): Promise<Cancelled> {
-        return this.cancelAt(path(topic, name));
+    async cancel(topic: string, name: string, condition: Condition = {}): Promise<Cancelled> {
+        return this.cancelAt(path(topic, name), condition);
     }
 
-    async cancelById(id: string): Promise<Cancelled> {
-        return this.cancelAt(idPath(id));
+    async cancelById(id: string, condition: Condition = {}): Promise<Cancelled> {
+        return this.cancelAt(idPath(id), condition);
     }
 
     /**
      * Gives the pending task of a name another due time. The verdict says whether it has it. Id,
      * name and record stay. A delay counts from the attempt that is answered.
      */
-    async move(topic: string, name: string, due: Due): Promise<Moved> {
-        return this.moveAt(path(topic, name), due);
+    async move(topic: string, name: string, due: Due, condition: Condition = {}): Promise<Moved> {
+        return this.moveAt(path(topic, name), due, condition);
     }
 
-    async moveById(id: string, due: Due): Promise<Moved> {
-        return this.moveAt(idPath(id), due);
+    async moveById(id: string, due: Due, condition: Condition = {}): Promise<Moved> {
+        return this.moveAt(idPath(id), due, condition);
     }
 
     /**
@@ -251,13 +264,28 @@ export class Client {
         return this.setTopic(topic, 'resume', reason);
     }
 
+    /** Sets the whole policy of a topic, for the tasks to come, and returns the topic. */
+    async setPolicy(topic: string, policy: PolicyDraft): Promise<Topic> {
+        const path = `${topicPath(topic)}/policy`;
+        return successful(await this.call('PUT', path, policyBody(policy))) as Topic;
+    }
+
+    /** Takes the policy of a topic away, and returns the topic. */
+    async deletePolicy(topic: string): Promise<Topic> {
+        return successful(await this.call('DELETE', `${topicPath(topic)}/policy`)) as Topic;
+    }
+
     /**
      * Waits for tracked tasks of a topic and returns them, or none. Each goes to one caller of the
      * group: finish, fail or extend it. Tasks of a lost answer come again after their time to run.
      */
     async pop(topic: string, group: string, options: PopOptions = {}): Promise<PoppedTask[]> {
         const wait = span('wait', options.wait ?? '20s')!;
-        if (milliseconds('wait', wait) >= this.timeout) {
+        const waited = milliseconds('wait', wait);
+        if (waited === undefined) {
+            throw new RangeError(`wait is ${wait}: give text in units such as '20s'`);
+        }
+        if (waited >= this.timeout) {
             throw new RangeError(`wait is ${wait}: give less than the timeout, ${this.timeout} ms`);
         }
         const body = { group, wait, max: options.max };
@@ -329,7 +357,17 @@ export class Client {
      */
     async triggerSchedule(topic: string, name: string): Promise<Task> {
         const path = `${schedulePath(topic, name)}/trigger`;
-        return successful(await this.call('POST', path, undefined, 0)) as Task;
+        const limits = { safeFor: 0 };
+        return successful(await this.call('POST', path, undefined, limits)) as Task;
+    }
+
+    /**
+     * Makes the runs of the past that were never made, due now. No run is made twice, so the call
+     * may be repeated. Runs of an attempt whose answer was lost count as `already_made`.
+     */
+    async backfillSchedule(topic: string, name: string, range: BackfillRange): Promise<Backfilled> {
+        const path = `${schedulePath(topic, name)}/backfill`;
+        return successful(await this.call('POST', path, backfillBody(range))) as Backfilled;
     }
 
     /**
@@ -371,9 +409,10 @@ export class Client {
         return found(await this.call('GET', path), 'task-not-found') as Task | undefined;
     }
 
-    private async moveAt(path: string, due: Due): Promise<Moved> {
+    private async moveAt(path: string, due: Due, condition: Condition): Promise<Moved> {
         // Once the task may be due, a repetition would say too_late of a move that was made.
-        const { body } = await this.call('PATCH', path, bodyOf(due), untilDue(due));
+        const limits = { safeFor: untilDue(due), condition };
+        const { body } = await this.call('PATCH', path, bodyOf(due), limits);
         if (body.verdict === undefined) throw new Problem(body);
         return { verdict: body.verdict, ...(body.task && { task: body.task }) };
     }
@@ -407,8 +446,8 @@ export class Client {
         }
     }
 
-    private async cancelAt(path: string): Promise<Cancelled> {
-        const { body } = await this.call('DELETE', path);
+    private async cancelAt(path: string, condition: Condition): Promise<Cancelled> {
+        const { body } = await this.call('DELETE', path, undefined, { condition });
         if (body.verdict === undefined) throw new Problem(body);
         return { verdict: body.verdict, ...(body.task && { task: body.task }) };
     }
@@ -421,9 +460,19 @@ export class Client {
         method: string,
         path: string,
         body?: object,
-        safeFor = Infinity,
+        limits: { safeFor?: number; condition?: Condition } = {},
     ): Promise<Answer> {
         const text = body && JSON.stringify(body);
+        const conditions = conditionHeaders(limits.condition ?? {});
+        const headers: { [name: string]: string } = { ...this.headers, ...conditions };
+        if (text !== undefined) {
+            headers['content-type'] = 'application/json';
+            headers['content-length'] = String(Buffer.byteLength(text));
+        }
+        // With a condition, a repetition could be refused because of what an earlier attempt has
+        // done, and the problem would say that nothing was changed.
+        const isConditional = Object.keys(conditions).length > 0;
+        const safeFor = isConditional ? 0 : (limits.safeFor ?? Infinity);
         const began = performance.now();
         let isUnknown = false;
         for (let attempt = 0; ; attempt++) {
@@ -432,7 +481,7 @@ export class Client {
             let wasPerhapsDone: boolean;
             let isFinal = false;
             try {
-                const answer = await this.attempt(method, path, text);
+                const answer = await this.attempt(method, path, headers, text);
                 if (!REPEATED.includes(answer.status)) return answer;
                 const problem = new Problem(answer.body);
                 failure = problem;
@@ -460,16 +509,13 @@ export class Client {
         }
     }
 
-    private attempt(method: string, path: string, text?: string): Promise<Answer> {
+    private attempt(
+        method: string,
+        path: string,
+        headers: { [name: string]: string },
+        text?: string,
+    ): Promise<Answer> {
         const { request } = this.base.protocol === 'https:' ? https : http;
-        const headers =
-            text === undefined
-                ? this.headers
-                : {
-                      ...this.headers,
-                      'content-type': 'application/json',
-                      'content-length': Buffer.byteLength(text),
-                  };
         const url = this.base.href.replace(/\/$/, '') + path;
         const signal = AbortSignal.timeout(this.timeout);
         return new Promise((resolve, reject) => {
@@ -508,12 +554,6 @@ function found(answer: Answer, slug: string): object | undefined {
     return answer.body.type === `urn:punctual:problem:${slug}` ? undefined : successful(answer);
 }
 
-/** Returns the milliseconds until a task is due, by this machine's clock if it has a due time. */
-function untilDue({ delay, dueAt }: { delay?: Span; dueAt?: Date }): number {
-    if (delay !== undefined) return milliseconds('delay', delay);
-    return dueAt ? dueAt.getTime() - Date.now() : 0;
-}
-
 function idPath(id: string): string {
     return `/v1/tasks/${encodeURIComponent(id)}`;
 }
@@ -530,35 +570,7 @@ function path(topic: string, name: string): string {
     return `${topicPath(topic)}/tasks/${encodeURIComponent(name)}`;
 }
 
-function named(task: Record & { topic: string; name?: string }): object {
-    const { topic, name, ...record } = task;
-    return { topic, name: name ?? `client-${randomUUID()}`, ...bodyOf(record) };
-}
-
 function scheduleBody(draft: ScheduleDraft): object {
     const [timing, rest] = timed(draft);
     return { ...bodyOf(rest), ...timing };
-}
-
-function bodyOf(record: Record): object {
-    const { dueAt, expiresAt, keyBase64, payloadText, payloadBase64, ...others } = record;
-    const { delay, ttr, retry, ...same } = others;
-    noBytes(others.payload);
-    return {
-        ...same,
-        retry: retry && {
-            attempts_max: retry.attemptsMax,
-            backoff_min: span('backoffMin', retry.backoffMin),
-            backoff_max: span('backoffMax', retry.backoffMax),
-            backoff_factor: retry.backoffFactor,
-            dead_topic: retry.deadTopic,
-        },
-        delay: span('delay', delay),
-        ttr: span('ttr', ttr),
-        due_at: dueAt?.toISOString(),
-        expires_at: expiresAt?.toISOString(),
-        key_base64: keyBase64,
-        payload_text: payloadText,
-        payload_base64: payloadBase64,
-    };
 }

@@ -1,6 +1,7 @@
 /** A client of Punctual, which publishes records to Kafka at their due time. */
 
-export { Client, type ClientOptions, type Redriven, type RedriveRange } from './client.js';
+export { Client, type ClientOptions } from './client.js';
+export { type Condition, type ReplaceCondition } from './conditions.js';
 export {
     ATTEMPT,
     DUE_AT,
@@ -15,7 +16,13 @@ export {
 export { type AnswerVerdict, type Answered, type Failure, type Outcome } from './outcomes.js';
 export { type Callback, type CallbackDraft, type PopOptions, type PoppedTask } from './pops.js';
 export { NoAnswer, Problem } from './problems.js';
-export { type MissedRuns, type Schedule, type ScheduleDraft, type Topic } from './schedules.js';
+export {
+    type BackfillRange,
+    type Backfilled,
+    type MissedRuns,
+    type Schedule,
+    type ScheduleDraft,
+} from './schedules.js';
 export { type Span } from './span.js';
 export {
     type Cancelled,
@@ -23,8 +30,11 @@ export {
     type MoveVerdict,
     type Moved,
     type Record,
+    type RedriveRange,
+    type Redriven,
     type RetryPolicy,
     type Task,
     type Verdict,
 } from './tasks.js';
 export { DevServer, type PublishedRecord } from './testing.js';
+export { type Policy, type PolicyDraft, type Topic } from './topics.js';

@@ -1,21 +1,7 @@
-/** Topics and schedules: when a schedule runs, and how the API shows both. */
+/** Schedules: when they run, backfills, and how the API shows both. */
 
 import type { Record } from './tasks.js';
 import { type Span, span } from './span.js';
-
-/** A topic as the API shows it. */
-export interface Topic {
-    topic: string;
-    /** Counts the changes of the policy and the pauses. */
-    revision: number;
-    /** Missing for a topic that is not paused. `by` is missing for an anonymous caller. */
-    paused?: { since: string; reason: string | null; by?: string };
-    /** Tasks that are claimed and not settled: a pause does not stop them. */
-    in_flight?: number;
-    /** Pending tasks; an estimate unless it is `exact`. Missing in answers to changes. */
-    pending?: { count: number; exact: boolean };
-    [member: string]: unknown;
-}
 
 /** A schedule as the API shows it. */
 export interface Schedule {
@@ -76,6 +62,39 @@ export interface MissedRuns {
     within?: Span;
     /** With `all`: the most runs. */
     countMax?: number;
+}
+
+/** A range of the past: `last`, or `from` and `to`. At most seven days, and 1,000 runs. */
+export interface BackfillRange {
+    /** The range is this long, and ends now. */
+    last?: Span;
+    from?: Date;
+    /** The end, which is not part of the range. */
+    to?: Date;
+    /** Only count. */
+    dryRun?: boolean;
+}
+
+/** The result of a backfill as the API shows it. */
+export interface Backfilled {
+    dry_run: boolean;
+    /** The number of runs that were made; in a dry run, of those that would be. */
+    made: number;
+    /** The number of runs that had been made before. */
+    already_made: number;
+    /** The instants of the schedule in the range. */
+    runs: string[];
+    [member: string]: unknown;
+}
+
+/** Returns a range as the API takes it. */
+export function backfillBody({ last, from, to, dryRun }: BackfillRange): object {
+    return {
+        last: span('last', last),
+        from: from?.toISOString(),
+        to: to?.toISOString(),
+        dry_run: dryRun,
+    };
 }
 
 /** Splits a draft into its timing as the API takes it, and the rest, with the record. */

@@ -18,10 +18,13 @@ export function span(member: string, value: Span | undefined): Span | undefined 
     throw new TypeError(`${member} is ${value}: give text with a unit such as '5s'`);
 }
 
-/** Returns a length of time in milliseconds; 0 if a node must read it. */
-export function milliseconds(member: string, value: Span): number {
+/**
+ * Returns a length of time in milliseconds. Returns undefined for text that only a node can read,
+ * such as `'PT30M'`.
+ */
+export function milliseconds(member: string, value: Span): number | undefined {
     const text = span(member, value)!;
-    if (!/^(\s*\d+\s*(ms|[smhdw])(?![a-z]))+$/.test(text)) return 0;
+    if (!/^(\s*\d+\s*(ms|[smhdw])(?![a-z]))+$/.test(text)) return undefined;
     const parts = [...text.matchAll(/(\d+)\s*([a-z]+)/g)];
     return parts.reduce((sum, part) => sum + Number(part[1]) * MILLISECONDS[part[2]!]!, 0);
 }

@@ -1,6 +1,8 @@
 /** Tasks: what callers give, and how the API shows them. */
 
-import type { Span } from './span.js';
+import { randomUUID } from 'node:crypto';
+
+import { type Span, milliseconds, noBytes, span } from './span.js';
 
 /** A record and its due time: one of `delay` and `dueAt`, one payload or a tombstone. */
 export interface Record {
@@ -67,4 +69,67 @@ export type MoveVerdict =
 export interface Moved {
     verdict: MoveVerdict;
     task?: Task;
+}
+
+/** A range of the dead letters of a topic: all of them if it is empty. */
+export interface RedriveRange {
+    /** The first due time. */
+    dueFrom?: Date;
+    /** The due time after the last one. */
+    dueTo?: Date;
+    /** The topic to which the tasks go, instead of their own. */
+    toTopic?: string;
+    /** Only count. */
+    dryRun?: boolean;
+}
+
+export interface Redriven {
+    /** The tasks that were redriven; in a dry run, those that would be. */
+    count: number;
+    /** There are more, at which other callers were at work. */
+    hasMore: boolean;
+}
+
+/** Returns the milliseconds until a task is due, by this machine's clock if it has a due time. */
+export function untilDue({ delay, dueAt }: { delay?: Span; dueAt?: Date }): number {
+    // A length of time that only a node can read may be over at once.
+    if (delay !== undefined) return milliseconds('delay', delay) ?? 0;
+    return dueAt ? dueAt.getTime() - Date.now() : 0;
+}
+
+/** Returns the body of a submit. A task without a name gets a random one. */
+export function named(task: Record & { topic: string; name?: string }): object {
+    const { topic, name, ...record } = task;
+    return { topic, name: name ?? `client-${randomUUID()}`, ...bodyOf(record) };
+}
+
+/** Returns a record and its due time as the API takes them. */
+export function bodyOf(record: Record): object {
+    const { dueAt, expiresAt, keyBase64, payloadText, payloadBase64, ...others } = record;
+    const { delay, ttr, retry, ...same } = others;
+    noBytes(others.payload);
+    return {
+        ...same,
+        retry: retryBody(retry),
+        delay: span('delay', delay),
+        ttr: span('ttr', ttr),
+        due_at: dueAt?.toISOString(),
+        expires_at: expiresAt?.toISOString(),
+        key_base64: keyBase64,
+        payload_text: payloadText,
+        payload_base64: payloadBase64,
+    };
+}
+
+/** Returns a retry policy as the API takes it. */
+export function retryBody(retry: RetryPolicy | undefined): object | undefined {
+    return (
+        retry && {
+            attempts_max: retry.attemptsMax,
+            backoff_min: span('backoffMin', retry.backoffMin),
+            backoff_max: span('backoffMax', retry.backoffMax),
+            backoff_factor: retry.backoffFactor,
+            dead_topic: retry.deadTopic,
+        }
+    );
 }

@@ -6,6 +6,7 @@ import { test } from 'node:test';
 import {
     ATTEMPT,
     type Answered,
+    type BackfillRange,
     Client,
     DUE_AT,
     DevServer,
@@ -159,6 +160,55 @@ test('a move of a task that may be due is not repeated', { skip }, async () => {
         losing.move(topic, 'order-8', { delay: '0s' }),
         (failure: NoAnswer) => failure instanceof NoAnswer && failure.isUnknown,
     );
+});
+
+test('a change is made only under its condition', { skip }, async () => {
+    const other = '01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f';
+    const name = 'order-12';
+    const draft = { payload: 1, delay: HOUR };
+    const { id } = await client.replace(topic, name, draft, { ifNoneMatch: '*' });
+    const dueAt = new Date(Date.now() + 7_200_000);
+    const refused = [
+        () => client.replace(topic, name, draft, { ifNoneMatch: '*' }),
+        () => client.replace(topic, name, draft, { when: 'absent' }),
+        () => client.replace(topic, name, { payload: 2, dueAt }, { when: 'earlier' }),
+        () => client.replace(topic, name, draft, { ifMatch: [other] }),
+        () => client.move(topic, name, { delay: HOUR }, { ifMatch: other }),
+        () => client.cancel(topic, name, { ifNoneMatch: [other, id] }),
+    ];
+    for (const call of refused) {
+        await assert.rejects(call, (problem: Problem) => {
+            assert.deepEqual([problem.slug, problem.body.current_id], ['precondition-failed', id]);
+            return true;
+        });
+    }
+    const isUnmet = (problem: Problem) => problem.status === 412;
+    await assert.rejects(client.cancelById(id, { ifMatch: other }), isUnmet);
+    await assert.rejects(client.moveById(id, { delay: HOUR }, { ifMatch: other }), isUnmet);
+    const moved = await client.move(topic, name, { delay: HOUR }, { ifMatch: [other, id] });
+    assert.equal(moved.verdict, 'moved');
+    const later = { when: 'later', notAfter: dueAt } as const;
+    const second = await client.replace(topic, name, { payload: 2, delay: '3h' }, later);
+    assert.ok(Date.parse(second.due_at) < dueAt.getTime() + 1_000);
+    const cancelled = await client.cancel(topic, name, { ifMatch: second.id, ifNoneMatch: id });
+    assert.equal(cancelled.verdict, 'cancelled');
+});
+
+test('a call with a condition is not repeated once it may be done', { skip }, async () => {
+    const [name, payload] = ['order-13', 1];
+    const calls = [
+        () => losing.replace(topic, name, { payload, delay: HOUR }, { ifNoneMatch: '*' }),
+        () => losing.replace(topic, name, { payload, delay: '2h' }, { when: 'later' }),
+        () => losing.move(topic, name, { delay: HOUR }, { ifMatch: '*' }),
+        () => losing.cancel(topic, name, { ifMatch: '*' }),
+    ];
+    for (const call of calls) {
+        await assert.rejects(
+            call,
+            (failure: NoAnswer) => failure instanceof NoAnswer && failure.isUnknown,
+        );
+    }
+    assert.equal((await client.get(topic, name))?.state, 'cancelled');
 });
 
 test('a dead letter is redriven once', { skip }, async () => {
@@ -327,6 +377,60 @@ test('a schedule runs until it is paused', { skip }, async (context) => {
     );
 });
 
+test('a backfill makes no run twice', { skip }, async (context) => {
+    const dev = await DevServer.start(['orders:2']);
+    context.after(() => dev.close());
+    const client = dev.client();
+    await client.setSchedule('orders', 'poll', { every: HOUR, payload: 1, paused: true });
+    const backfill = (range: BackfillRange) => client.backfillSchedule('orders', 'poll', range);
+    const { made, already_made, runs } = await backfill({ last: '3h', dryRun: true });
+    assert.deepEqual([made, already_made, runs.length], [3, 0, 3]);
+    const [from, to] = [new Date(runs[0]!), new Date(runs[1]!)];
+    assert.deepEqual((await backfill({ from, to })).runs, [runs[0]]);
+    const rest = await backfill({ last: '3h' });
+    assert.deepEqual([rest.made, rest.already_made, rest.runs], [2, 1, runs]);
+    await dev.advance('1s');
+    assert.equal((await dev.published('orders')).length, 3);
+    await assert.rejects(backfill({ last: '8d' }), (problem: Problem) => problem.field === 'last');
+    await assert.rejects(
+        client.backfillSchedule('orders', 'nobody', { last: HOUR }),
+        (problem: Problem) => problem.slug === 'schedule-not-found',
+    );
+});
+
+test('a policy is set and deleted', { skip }, async (context) => {
+    const dev = await DevServer.start(['orders:2']);
+    context.after(() => dev.close());
+    const client = dev.client();
+    assert.equal((await client.getTopic('orders'))?.policy, undefined);
+    const draft = {
+        ttr: '30s',
+        retry: { attemptsMax: 3, backoffMin: '1m' },
+        delayMax: '90d',
+        expireAfter: HOUR,
+        spread: '10m',
+        pendingMax: 1_000,
+        submittedByHeader: true,
+        paused: true,
+    };
+    const made = await client.setPolicy('orders', draft);
+    assert.ok(made.paused);
+    const { retry, ...limits } = made.policy!;
+    assert.deepEqual([retry?.attempts_max, retry?.backoff_min], [3, '1m']);
+    assert.deepEqual(limits, {
+        ttr: '30s',
+        delay_max: '90d',
+        expire_after: HOUR,
+        spread: '10m',
+        pending_max: 1_000,
+        submitted_by_header: true,
+    });
+    assert.deepEqual((await client.getTopic('orders'))?.policy, made.policy);
+    assert.equal((await client.deletePolicy('orders')).policy, undefined);
+    const refused = client.setPolicy('orders', { spread: '2d' });
+    await assert.rejects(refused, (problem: Problem) => problem.field === 'spread');
+});
+
 test('without a node nothing was done', async () => {
     const alone = new Client('http://127.0.0.1:1', { retryFor: 300 });
     const lost = alone.submit({ topic: 'demo', payload: 1, delay: HOUR });
@@ -343,6 +447,7 @@ test('a token is not sent in clear over the network', () => {
 test('a pop waits less than its client', async () => {
     const hasty = new Client('http://127.0.0.1:1', { timeout: 5_000 });
     await assert.rejects(hasty.pop('demo', 'group', { wait: '5s' }), /less than the timeout/);
+    await assert.rejects(hasty.pop('demo', 'group', { wait: 'PT5S' }), /give text in units/);
 });
 
 test('a number is no length of time', async () => {
@@ -364,6 +469,9 @@ test('a number is no length of time', async () => {
         () => alone.outcomes([{ outcome: 'extend', id: '1', attempt: 1, by: bare }]),
         () => alone.pop('demo', 'group', { wait: bare }),
         () => alone.setCallback('demo', { url: 'https://jobs.example.com', timeout: bare }),
+        () => alone.backfillSchedule('demo', 'poll', { last: bare }),
+        () => alone.setPolicy('demo', { expireAfter: bare }),
+        () => alone.setPolicy('demo', { ttr: HOUR, retry: { backoffMax: bare } }),
     ];
     for (const call of calls) {
         await assert.rejects(call, (error: Error) =>
@@ -374,7 +482,7 @@ test('a number is no length of time', async () => {
 
 test('a replacement knows the time until its task is due', () => {
     assert.equal(milliseconds('delay', '1h 30m500ms'), 5_400_500);
-    assert.equal(milliseconds('delay', 'PT30M'), 0);
+    assert.equal(milliseconds('delay', 'PT30M'), undefined);
 });
 
 test('bytes are no payload', async () => {

@@ -1,0 +1,41 @@
+/** Conditions of a change: If-Match, If-None-Match, and `when` of a replacement. */
+
+/** Which task a name must have, or must not have: an id, several, or `*` for any task. */
+export interface Condition {
+    ifMatch?: string | string[];
+    ifNoneMatch?: string | string[];
+}
+
+export interface ReplaceCondition extends Condition {
+    /**
+     * Replaces a pending task only by one that is due `earlier`, or `later`, than it; with `absent`
+     * never.
+     */
+    when?: 'absent' | 'earlier' | 'later';
+    /** With `later`: the new task is due then at the latest. */
+    notAfter?: Date;
+}
+
+/** Returns the headers of a condition. */
+export function conditionHeaders(condition: Condition): { [name: string]: string } {
+    const { ifMatch, ifNoneMatch } = condition;
+    return {
+        ...(ifMatch !== undefined && { 'if-match': tags(ifMatch) }),
+        ...(ifNoneMatch !== undefined && { 'if-none-match': tags(ifNoneMatch) }),
+    };
+}
+
+/** Returns the query of a condition about due times, with its question mark, or no text. */
+export function conditionQuery({ when, notAfter }: ReplaceCondition): string {
+    const query = new URLSearchParams();
+    if (when !== undefined) query.set('when', when);
+    if (notAfter !== undefined) query.set('not_after', notAfter.toISOString());
+    const text = query.toString();
+    return text && `?${text}`;
+}
+
+function tags(ids: string | string[]): string {
+    if (ids === '*') return ids;
+    const quoted = [ids].flat().map((id) => `"${id}"`);
+    return quoted.join(', ');
+}
