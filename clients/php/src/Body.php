@@ -14,11 +14,13 @@ final class Body
     /** Members that are lengths of time. */
     private const SPANS = [
         'delay', 'ttr', 'backoff_min', 'backoff_max', 'retry_in', 'by',
-        'every', 'phase', 'spread', 'within', 'wait', 'timeout',
+        'every', 'phase', 'spread', 'within', 'wait', 'timeout', 'last',
+        'delay_max', 'expire_after',
     ];
     /** Members that are times. */
     private const TIMES = [
         'due_at', 'expires_at', 'retry_at', 'due_from', 'due_to', 'starts_at', 'ends_at',
+        'not_after', 'from', 'to',
     ];
 
     /** Returns the body of a submit. A task without a name gets a random one. */
@@ -28,7 +30,7 @@ final class Body
         return ['topic' => $topic, 'name' => $name] + self::of($task);
     }
 
-    /** Returns the body of a task without topic and name, or of a schedule. */
+    /** Returns the body of a task without topic and name, of a schedule, or of a policy. */
     public static function of(array $task): array
     {
         foreach (['retry', 'missed', 'dst'] as $part) {
@@ -65,7 +67,8 @@ final class Body
     public static function dueIn(mixed $delay, ?\DateTimeInterface $dueAt): float
     {
         return $dueAt === null
-            ? Span::seconds('delay', $delay ?? '0s')
+            // A length of time that only a node can read may be over at once.
+            ? Span::seconds('delay', $delay ?? '0s') ?? 0.0
             : (float) $dueAt->format('U.u') - microtime(true);
     }
 }

@@ -62,7 +62,7 @@ final class Client
     {
         $bodies = array_map(static fn (array $task) => Body::named($topic, $task), $tasks);
         $result = static fn (array $one) => $one['task'] ?? new Problem($one['problem']);
-        return array_map($result, $this->many('/v1/tasks/batch', 'tasks', $bodies));
+        return array_map($result, $this->http->many('/v1/tasks/batch', 'tasks', $bodies));
     }
 
     /** Says that the work of a tracked task is done: no further attempt is made. */
@@ -115,63 +115,103 @@ final class Client
         $result = static fn (array $one) => isset($one['verdict'])
             ? Answered::of($one['status'], $one)
             : new Problem($one['problem']);
-        return array_map($result, $this->many('/v1/outcomes', 'outcomes', $bodies));
+        return array_map($result, $this->http->many('/v1/outcomes', 'outcomes', $bodies));
     }
 
     /**
-     * Creates the task of a name, or replaces a pending one. A task on its way is a Problem with
-     * the slug `too-late`.
+     * Creates the task of a name, or replaces a pending one, and returns the new task. A task on
+     * its way is a Problem with the slug `too-late`.
+     *
+     * With `$when` `later`, a pending task is replaced only by one that is due later, but at
+     * `$notAfter` at the latest; with `earlier` only by one that is due earlier; with `absent`
+     * never. `$ifMatch` is the task that the name must have, `$ifNoneMatch` the one that it must
+     * not have: an id, a list of ids, or `*` for any.
+     *
+     * A condition that does not hold is a Problem with the slug `precondition-failed`. With a
+     * condition, the call is not repeated once it may have been done.
+     *
+     * @param array<string, mixed> $task as for a submit, without `name`
+     * @param string|list<string>|null $ifMatch
+     * @param string|list<string>|null $ifNoneMatch
      */
-    public function replace(string $topic, string $name, array $task): array
-    {
-        // Once the task may be due, a repetition would schedule another one.
+    public function replace(
+        string $topic,
+        string $name,
+        array $task,
+        ?string $when = null,
+        ?\DateTimeInterface $notAfter = null,
+        string|array|null $ifMatch = null,
+        string|array|null $ifNoneMatch = null,
+    ): array {
+        $path = Path::ofName($topic, $name) . Condition::query($when, $notAfter);
+        // Once the task may be due, a repetition would schedule another one. With `$when`, it would
+        // compare the new task with itself.
         $dueIn = Body::dueIn($task['delay'] ?? null, $task['due_at'] ?? null);
-        $path = self::path($topic, $name);
-        return self::successful($this->http->call('PUT', $path, Body::of($task), $dueIn));
+        $safeFor = $when === null ? $dueIn : 0.0;
+        $condition = Condition::headers($ifMatch, $ifNoneMatch);
+        $answer = $this->http->call('PUT', $path, Body::of($task), $safeFor, $condition);
+        return self::successful($answer);
     }
 
     /** Returns the task of a name, or null. */
     public function get(string $topic, string $name): ?array
     {
-        return $this->look(self::path($topic, $name));
+        return $this->look(Path::ofName($topic, $name));
     }
 
     public function getById(string $id): ?array
     {
-        return $this->look(self::idPath($id));
+        return $this->look(Path::ofId($id));
     }
 
-    /** Cancels the task of a name. The verdict says whether its record will ever exist. */
-    public function cancel(string $topic, string $name): Cancelled
-    {
-        return $this->cancelAt(self::path($topic, $name));
+    /**
+     * Cancels the task of a name. The verdict says whether its record will ever exist. `$ifMatch`
+     * and `$ifNoneMatch` are as for `replace`.
+     */
+    public function cancel(
+        string $topic,
+        string $name,
+        string|array|null $ifMatch = null,
+        string|array|null $ifNoneMatch = null,
+    ): Cancelled {
+        $condition = Condition::headers($ifMatch, $ifNoneMatch);
+        return $this->cancelAt(Path::ofName($topic, $name), $condition);
     }
 
-    public function cancelById(string $id): Cancelled
-    {
-        return $this->cancelAt(self::idPath($id));
+    public function cancelById(
+        string $id,
+        string|array|null $ifMatch = null,
+        string|array|null $ifNoneMatch = null,
+    ): Cancelled {
+        return $this->cancelAt(Path::ofId($id), Condition::headers($ifMatch, $ifNoneMatch));
     }
 
     /**
      * Gives the pending task of a name another due time: `$dueAt`, or after `$delay`, which counts
      * from the attempt that is answered. The verdict says whether it has it. Id, name and record
-     * stay.
+     * stay. `$ifMatch` and `$ifNoneMatch` are as for `replace`.
      */
     public function move(
         string $topic,
         string $name,
         string|\DateInterval|null $delay = null,
         ?\DateTimeInterface $dueAt = null,
+        string|array|null $ifMatch = null,
+        string|array|null $ifNoneMatch = null,
     ): Moved {
-        return $this->moveAt(self::path($topic, $name), $delay, $dueAt);
+        $condition = Condition::headers($ifMatch, $ifNoneMatch);
+        return $this->moveAt(Path::ofName($topic, $name), $delay, $dueAt, $condition);
     }
 
     public function moveById(
         string $id,
         string|\DateInterval|null $delay = null,
         ?\DateTimeInterface $dueAt = null,
+        string|array|null $ifMatch = null,
+        string|array|null $ifNoneMatch = null,
     ): Moved {
-        return $this->moveAt(self::idPath($id), $delay, $dueAt);
+        $condition = Condition::headers($ifMatch, $ifNoneMatch);
+        return $this->moveAt(Path::ofId($id), $delay, $dueAt, $condition);
     }
 
     /**
@@ -237,7 +277,7 @@ final class Client
     /** Returns a topic, or null if Kafka has none of this name. */
     public function getTopic(string $topic): ?Topic
     {
-        $body = self::found($this->http->call('GET', self::topicPath($topic)), 'topic-not-found');
+        $body = self::found($this->http->call('GET', Path::ofTopic($topic)), 'topic-not-found');
         return $body === null ? null : Topic::of($body);
     }
 
@@ -258,6 +298,30 @@ final class Client
     }
 
     /**
+     * Sets the whole policy of a topic, for the tasks to come, and returns the topic. To change one
+     * member, give the others as well: `['spread' => '10m'] + $topic->policy->body`.
+     *
+     * @param array<string, mixed> $policy
+     *     `ttr` and `retry`, as for a submit; `delay_max`, `expire_after`, `spread` (lengths of
+     *     time), `pending_max`, `submitted_by_header`;
+     *     `paused`, without which the topic stays paused or not
+     */
+    public function setPolicy(string $topic, array $policy): Topic
+    {
+        // An empty array would be a list in JSON.
+        $body = Body::of($policy) ?: new \stdClass();
+        $answer = $this->http->call('PUT', Path::ofPolicy($topic), $body);
+        return Topic::of(self::successful($answer));
+    }
+
+    /** Takes the policy of a topic away, and returns the topic. */
+    public function deletePolicy(string $topic): Topic
+    {
+        $answer = $this->http->call('DELETE', Path::ofPolicy($topic));
+        return Topic::of(self::successful($answer));
+    }
+
+    /**
      * Waits for tracked tasks of a topic, and returns up to `$max` of them, or none. Each goes to
      * one caller of the group: `finish`, `fail` or `extend` it. `$wait` must be shorter than the
      * timeout of this client. Tasks of a lost answer come again after their time to run.
@@ -270,12 +334,17 @@ final class Client
         string|\DateInterval $wait = '20s',
         int $max = 1,
     ): array {
-        if (Span::seconds('wait', $wait) >= $this->http->timeout) {
+        $seconds = Span::seconds('wait', $wait);
+        if ($seconds === null) {
+            $reason = "wait is {$wait}: give a DateInterval, or text in units such as \"20s\"";
+            throw new \InvalidArgumentException($reason);
+        }
+        if ($seconds >= $this->http->timeout) {
             $reason = "wait is not shorter than the timeout, {$this->http->timeout} s";
             throw new \InvalidArgumentException($reason);
         }
         $body = Body::fields(['group' => $group, 'wait' => $wait, 'max' => $max]);
-        $answer = $this->http->call('POST', self::topicPath($topic) . '/pop', $body);
+        $answer = $this->http->call('POST', Path::ofTopic($topic) . '/pop', $body);
         return array_map(PoppedTask::of(...), self::successful($answer)['tasks']);
     }
 
@@ -293,20 +362,20 @@ final class Client
             $callback['headers'] = (object) $callback['headers'];
         }
         $body = Body::fields(['url' => $url] + $callback);
-        return self::successful($this->http->call('PUT', self::callbackPath($topic), $body));
+        return self::successful($this->http->call('PUT', Path::ofCallback($topic), $body));
     }
 
     /** Returns the callback of a topic, without the values of its headers, or null. */
     public function getCallback(string $topic): ?array
     {
-        $answer = $this->http->call('GET', self::callbackPath($topic));
+        $answer = $this->http->call('GET', Path::ofCallback($topic));
         return self::found($answer, 'callback-not-found');
     }
 
     /** Ends the callback of a topic. Returns it as it was, or null if there is none. */
     public function deleteCallback(string $topic): ?array
     {
-        $answer = $this->http->call('DELETE', self::callbackPath($topic));
+        $answer = $this->http->call('DELETE', Path::ofCallback($topic));
         return self::found($answer, 'callback-not-found');
     }
 
@@ -326,7 +395,7 @@ final class Client
      */
     public function setSchedule(string $topic, string $name, array $schedule): Schedule
     {
-        $path = self::schedulePath($topic, $name);
+        $path = Path::ofSchedule($topic, $name);
         $answer = $this->http->call('PUT', $path, Body::of($schedule));
         return Schedule::of(self::successful($answer));
     }
@@ -342,7 +411,7 @@ final class Client
         array $schedule,
         int $runs = 5,
     ): Schedule {
-        $path = self::schedulePath($topic, $name) . "?dry_run=true&next={$runs}";
+        $path = Path::ofSchedule($topic, $name) . "?dry_run=true&next={$runs}";
         $answer = $this->http->call('PUT', $path, Body::of($schedule));
         return Schedule::of(self::successful($answer));
     }
@@ -351,7 +420,7 @@ final class Client
     public function getSchedule(string $topic, string $name, int $runs = 0): ?Schedule
     {
         $query = $runs === 0 ? '' : "?next={$runs}";
-        return $this->foundSchedule('GET', self::schedulePath($topic, $name) . $query);
+        return $this->foundSchedule('GET', Path::ofSchedule($topic, $name) . $query);
     }
 
     /**
@@ -370,14 +439,14 @@ final class Client
     /** Pauses a schedule and returns it. Its runs that are not claimed are withdrawn. */
     public function pauseSchedule(string $topic, string $name): Schedule
     {
-        $answer = $this->http->call('POST', self::schedulePath($topic, $name) . '/pause');
+        $answer = $this->http->call('POST', Path::ofSchedule($topic, $name) . '/pause');
         return Schedule::of(self::successful($answer));
     }
 
     /** Ends the pause of a schedule and returns it. */
     public function resumeSchedule(string $topic, string $name): Schedule
     {
-        $answer = $this->http->call('POST', self::schedulePath($topic, $name) . '/resume');
+        $answer = $this->http->call('POST', Path::ofSchedule($topic, $name) . '/resume');
         return Schedule::of(self::successful($answer));
     }
 
@@ -387,8 +456,30 @@ final class Client
      */
     public function triggerSchedule(string $topic, string $name): array
     {
-        $path = self::schedulePath($topic, $name) . '/trigger';
+        $path = Path::ofSchedule($topic, $name) . '/trigger';
         return self::successful($this->http->call('POST', $path, null, 0.0));
+    }
+
+    /**
+     * Makes the runs of the past that were never made, due now. The range is the `$last` length of
+     * time, or begins at `$from` and ends before `$to`. It begins at most seven days ago, and has
+     * at most 1,000 runs. A dry run only counts.
+     *
+     * No run is made twice, so the call may be repeated. Runs of an attempt whose answer was lost
+     * count as already made.
+     */
+    public function backfillSchedule(
+        string $topic,
+        string $name,
+        string|\DateInterval|null $last = null,
+        ?\DateTimeInterface $from = null,
+        ?\DateTimeInterface $to = null,
+        bool $dryRun = false,
+    ): Backfilled {
+        $range = ['last' => $last, 'from' => $from, 'to' => $to, 'dry_run' => $dryRun];
+        $path = Path::ofSchedule($topic, $name) . '/backfill';
+        $answer = $this->http->call('POST', $path, Body::fields($range));
+        return Backfilled::of(self::successful($answer));
     }
 
     /**
@@ -397,17 +488,19 @@ final class Client
      */
     public function deleteSchedule(string $topic, string $name): ?Schedule
     {
-        return $this->foundSchedule('DELETE', self::schedulePath($topic, $name));
+        return $this->foundSchedule('DELETE', Path::ofSchedule($topic, $name));
     }
 
     private function moveAt(
         string $path,
         string|\DateInterval|null $delay,
         ?\DateTimeInterface $dueAt,
+        array $condition,
     ): Moved {
         $due = Body::fields(['delay' => $delay, 'due_at' => $dueAt]) ?: new \stdClass();
         // Once the task may be due, a repetition would say too_late of a move that was made.
-        $body = $this->http->call('PATCH', $path, $due, Body::dueIn($delay, $dueAt))[2];
+        $safeFor = Body::dueIn($delay, $dueAt);
+        $body = $this->http->call('PATCH', $path, $due, $safeFor, $condition)[2];
         if (!isset($body['verdict'])) {
             throw new Problem($body);
         }
@@ -417,7 +510,7 @@ final class Client
     private function changeTopic(string $topic, string $change, ?string $reason): Topic
     {
         $body = Body::fields(['reason' => $reason]) ?: new \stdClass();
-        $answer = $this->http->call('POST', self::topicPath($topic) . "/{$change}", $body);
+        $answer = $this->http->call('POST', Path::ofTopic($topic) . "/{$change}", $body);
         return Topic::of(self::successful($answer));
     }
 
@@ -448,32 +541,10 @@ final class Client
 
     private function answer(string $id, string $call, array $body): Answered
     {
-        $path = self::idPath($id) . "/{$call}";
+        $path = Path::ofId($id) . "/{$call}";
         // An empty array would be a list in JSON.
         $answer = $this->http->call('POST', $path, Body::fields($body) ?: new \stdClass());
         return Answered::of($answer[0], $answer[2]);
-    }
-
-    /** Makes a call with many parts. Repeats those that were not done, or perhaps. */
-    private function many(string $path, string $member, array $bodies): array
-    {
-        $results = [];
-        $left = array_values($bodies);
-        $began = hrtime(true);
-        for ($pause = Http::PAUSE_MIN; $left !== []; $pause = min($pause * 2, Http::PAUSE_MAX)) {
-            $body = [$member => array_values($left)];
-            $answers = self::successful($this->http->call('POST', $path, $body))['results'];
-            $results = array_combine(array_keys($left), $answers) + $results;
-            $isRepeated = static fn (int $index) =>
-                in_array($results[$index]['status'], Http::REPEATED, true);
-            $left = array_filter($left, $isRepeated, ARRAY_FILTER_USE_KEY);
-            if ($left === [] || (hrtime(true) - $began) / 1e9 + $pause > $this->http->retryFor) {
-                break;
-            }
-            usleep((int) ($pause * (1e6 + random_int(0, 250_000))));
-        }
-        ksort($results);
-        return $results;
     }
 
     private function look(string $path): ?array
@@ -481,9 +552,9 @@ final class Client
         return self::found($this->http->call('GET', $path), 'task-not-found');
     }
 
-    private function cancelAt(string $path): Cancelled
+    private function cancelAt(string $path, array $condition): Cancelled
     {
-        $body = $this->http->call('DELETE', $path)[2];
+        $body = $this->http->call('DELETE', $path, condition: $condition)[2];
         if (!isset($body['verdict'])) {
             throw new Problem($body);
         }
@@ -505,30 +576,5 @@ final class Client
     {
         $isMissing = ($answer[2]['type'] ?? '') === "urn:punctual:problem:{$slug}";
         return $isMissing ? null : self::successful($answer);
-    }
-
-    private static function idPath(string $id): string
-    {
-        return '/v1/tasks/' . rawurlencode($id);
-    }
-
-    private static function topicPath(string $topic): string
-    {
-        return '/v1/topics/' . rawurlencode($topic);
-    }
-
-    private static function callbackPath(string $topic): string
-    {
-        return self::topicPath($topic) . '/callback';
-    }
-
-    private static function path(string $topic, string $name): string
-    {
-        return self::topicPath($topic) . '/tasks/' . rawurlencode($name);
-    }
-
-    private static function schedulePath(string $topic, string $name): string
-    {
-        return '/v1/schedules/' . rawurlencode($topic) . '/' . rawurlencode($name);
     }
 }

@@ -15,7 +15,7 @@ final class Http
     public const PAUSE_MAX = 5.0;
     private const RETRY_AFTER_MAX = 60.0;
     /** Statuses of calls that are repeated, because they were not done, or only perhaps. */
-    public const REPEATED = [408, 429, 500, 503];
+    private const REPEATED = [408, 429, 500, 503];
     /** Errors of curl before a request is sent: nothing was done. */
     private const NOT_CONNECTED = [
         CURLE_COULDNT_RESOLVE_HOST,
@@ -54,6 +54,7 @@ final class Http
      * Repeats a request until it has an answer. Repeats what was not done (429, 503), and what may
      * have been done (no answer, 500, `outcome-unknown`) if a repetition starts within `$safeFor`.
      *
+     * @param list<string> $condition the headers of a condition
      * @return array{int, float, array} status, seconds of Retry-After, body
      */
     public function call(
@@ -61,6 +62,7 @@ final class Http
         string $path,
         array|\stdClass|null $body = null,
         float $safeFor = INF,
+        array $condition = [],
     ): array {
         $flags = JSON_THROW_ON_ERROR | JSON_PRESERVE_ZERO_FRACTION;
         try {
@@ -73,10 +75,13 @@ final class Http
             };
             throw new \InvalidArgumentException($error->getMessage() . $advice, 0, $error);
         }
+        // With a condition, a repetition could be refused because of what an earlier attempt has
+        // done, and the problem would say that nothing was changed.
+        $safeFor = $condition === [] ? $safeFor : 0.0;
         $began = hrtime(true);
         $isUnknown = false;
         for ($attempt = 0; ; $attempt++) {
-            $answer = $this->attempt($method, $path, $text);
+            $answer = $this->attempt($method, $path, $text, $condition);
             $asked = 0.0;
             $isFinal = false;
             if (is_int($answer)) {
@@ -102,11 +107,40 @@ final class Http
         }
     }
 
-    /** @return int|array{int, float, array} the error of curl, or the answer */
-    private function attempt(string $method, string $path, ?string $text): int|array
+    /** Makes a call with many parts. Repeats those that were not done, or perhaps. */
+    public function many(string $path, string $member, array $bodies): array
     {
+        $results = [];
+        $left = array_values($bodies);
+        $began = hrtime(true);
+        for ($pause = self::PAUSE_MIN; $left !== []; $pause = min($pause * 2, self::PAUSE_MAX)) {
+            $body = [$member => array_values($left)];
+            [$status, , $answer] = $this->call('POST', $path, $body);
+            if ($status >= 300) {
+                throw new Problem($answer);
+            }
+            $results = array_combine(array_keys($left), $answer['results']) + $results;
+            $isRepeated = static fn (int $index) =>
+                in_array($results[$index]['status'], self::REPEATED, true);
+            $left = array_filter($left, $isRepeated, ARRAY_FILTER_USE_KEY);
+            if ($left === [] || (hrtime(true) - $began) / 1e9 + $pause > $this->retryFor) {
+                break;
+            }
+            usleep((int) ($pause * (1e6 + random_int(0, 250_000))));
+        }
+        ksort($results);
+        return $results;
+    }
+
+    /** @return int|array{int, float, array} the error of curl, or the answer */
+    private function attempt(
+        string $method,
+        string $path,
+        ?string $text,
+        array $condition,
+    ): int|array {
         $retryAfter = 0.0;
-        $headers = ['expect:'];
+        $headers = ['expect:', ...$condition];
         if ($text !== null) {
             $headers[] = 'content-type: application/json';
         }

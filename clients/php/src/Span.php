@@ -30,15 +30,15 @@ final class Span
         return (int) round(($value->invert === 1 ? -1000 : 1000) * $seconds);
     }
 
-    /** Returns the seconds of a length of time; 0 if a node must read it. */
-    public static function seconds(string $member, mixed $value): float
+    /** Returns the seconds of a length of time, or null for text that only a node can read. */
+    public static function seconds(string $member, mixed $value): ?float
     {
         $span = self::of($member, $value);
         if (is_int($span)) {
             return $span / 1000;
         }
         if (preg_match('/^(\s*\d+\s*(ms|[smhdw])(?![a-z]))+$/', $span) !== 1) {
-            return 0.0;
+            return null;
         }
         preg_match_all('/(\d+)\s*([a-z]+)/', $span, $parts, PREG_SET_ORDER);
         $seconds = static fn (array $part) => (int) $part[1] * self::SECONDS[$part[2]];

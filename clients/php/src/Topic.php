@@ -9,11 +9,13 @@ final class Topic
 {
     private function __construct(
         public readonly string $topic,
+        /** Null without a policy. */
+        public readonly ?Policy $policy,
         /** Null if the topic is not paused. */
         public readonly ?Pause $paused,
         /** Tasks that are claimed and not settled: a pause does not stop them. Null if resumed. */
         public readonly ?int $inFlight,
-        /** The topic as the API shows it, with its policy and the number of pending tasks. */
+        /** The topic as the API shows it, with the number of pending tasks. */
         public readonly array $body,
     ) {
     }
@@ -21,6 +23,7 @@ final class Topic
     public static function of(array $body): self
     {
         $paused = isset($body['paused']) ? Pause::of($body['paused']) : null;
-        return new self($body['topic'], $paused, $body['in_flight'] ?? null, $body);
+        $policy = isset($body['policy']) ? Policy::of($body['policy']) : null;
+        return new self($body['topic'], $policy, $paused, $body['in_flight'] ?? null, $body);
     }
 }

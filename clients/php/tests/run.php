@@ -130,6 +130,49 @@ $story = [
         $move = static fn () => $losing->move($topic, 'order-8', '0s');
         equal(true, thrown(NoAnswer::class, $move)->isUnknown);
     },
+    'a change is made only under its condition' => static function () use ($topic, $client): void {
+        [$name, $other] = ['order-12', '01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f'];
+        $draft = ['payload' => 1, 'delay' => HOUR];
+        $id = $client->replace($topic, $name, $draft, ifNoneMatch: '*')['id'];
+        $due = new DateTimeImmutable('+2 hours');
+        $soon = ['payload' => 2, 'due_at' => $due];
+        $refused = [
+            static fn () => $client->replace($topic, $name, $draft, ifNoneMatch: '*'),
+            static fn () => $client->replace($topic, $name, $draft, when: 'absent'),
+            static fn () => $client->replace($topic, $name, $soon, when: 'earlier'),
+            static fn () => $client->replace($topic, $name, $draft, ifMatch: [$other]),
+            static fn () => $client->move($topic, $name, HOUR, ifMatch: $other),
+            static fn () => $client->cancel($topic, $name, ifNoneMatch: [$other, $id]),
+        ];
+        foreach ($refused as $call) {
+            $problem = thrown(Problem::class, $call);
+            equal(['precondition-failed', $id], [$problem->slug, $problem->body['current_id']]);
+        }
+        $cancel = static fn () => $client->cancelById($id, ifMatch: $other);
+        equal(412, thrown(Problem::class, $cancel)->status);
+        $move = static fn () => $client->moveById($id, HOUR, ifMatch: $other);
+        equal(412, thrown(Problem::class, $move)->status);
+        $moved = $client->move($topic, $name, HOUR, ifMatch: [$other, $id]);
+        equal(MoveVerdict::Moved, $moved->verdict);
+        $draft['delay'] = '3h';
+        $second = $client->replace($topic, $name, $draft, when: 'later', notAfter: $due);
+        equal(true, new DateTimeImmutable($second['due_at']) < $due->modify('+1 second'));
+        $cancelled = $client->cancel($topic, $name, ifMatch: $second['id'], ifNoneMatch: $id);
+        equal(Verdict::Cancelled, $cancelled->verdict);
+    },
+    'a call with a condition is not repeated once it may be done' => static function () use ($topic, $client, $losing): void {
+        [$name, $draft] = ['order-13', ['payload' => 1, 'delay' => HOUR]];
+        $calls = [
+            static fn () => $losing->replace($topic, $name, $draft, ifNoneMatch: '*'),
+            static fn () => $losing->replace($topic, $name, ['delay' => '2h'] + $draft, 'later'),
+            static fn () => $losing->move($topic, $name, HOUR, ifMatch: '*'),
+            static fn () => $losing->cancel($topic, $name, ifMatch: '*'),
+        ];
+        foreach ($calls as $call) {
+            equal(true, thrown(NoAnswer::class, $call)->isUnknown);
+        }
+        equal('cancelled', $client->get($topic, $name)['state']);
+    },
     'a dead letter is redriven once' => static function () use ($topic, $client, $losing): void {
         $waitFor = static function (string $id, string $state) use ($client): void {
             while ($client->getById($id)['state'] !== $state) {
@@ -237,6 +280,49 @@ $story = [
         equal('schedule-not-found', thrown(Problem::class, $resume)->slug);
         $dev->close();
     },
+    'a backfill makes no run twice' => static function (): void {
+        $dev = new DevServer(['orders:2']);
+        $client = $dev->client();
+        $client->setSchedule('orders', 'poll', ['every' => HOUR, 'payload' => 1, 'paused' => true]);
+        $would = $client->backfillSchedule('orders', 'poll', '3h', dryRun: true);
+        equal([3, 0, 3], [$would->made, $would->alreadyMade, count($would->runs)]);
+        [$from, $to] = $would->runs;
+        $first = $client->backfillSchedule('orders', 'poll', from: $from, to: $to);
+        equal([1, 0, 1], [$first->made, $first->alreadyMade, count($first->runs)]);
+        equal($from->getTimestamp(), $first->runs[0]->getTimestamp());
+        $rest = $client->backfillSchedule('orders', 'poll', new DateInterval('PT3H'));
+        equal([2, 1], [$rest->made, $rest->alreadyMade]);
+        $dev->advance('1s');
+        equal(3, count($dev->published('orders')));
+        $long = static fn () => $client->backfillSchedule('orders', 'poll', '8d');
+        equal('last', thrown(Problem::class, $long)->field);
+        $absent = static fn () => $client->backfillSchedule('orders', 'nobody', HOUR);
+        equal('schedule-not-found', thrown(Problem::class, $absent)->slug);
+        $dev->close();
+    },
+    'a policy is set, changed and deleted' => static function (): void {
+        $dev = new DevServer(['orders:2']);
+        $client = $dev->client();
+        equal(null, $client->getTopic('orders')->policy);
+        $made = $client->setPolicy('orders', [
+            'ttr' => '30s', 'retry' => ['attempts_max' => 3, 'backoff_min' => new DateInterval('PT1M')],
+            'delay_max' => new DateInterval('P90D'), 'expire_after' => HOUR, 'pending_max' => 1000,
+            'submitted_by_header' => true, 'paused' => true,
+        ]);
+        equal(false, $made->paused === null);
+        $policy = $made->policy;
+        equal(['90d', HOUR, null], [$policy->delayMax, $policy->expireAfter, $policy->spread]);
+        equal([1000, true], [$policy->pendingMax, $policy->submittedByHeader]);
+        equal(['30s', '1m'], [$policy->ttr, $policy->retry['backoff_min']]);
+        $changed = $client->setPolicy('orders', ['spread' => '10m'] + $policy->body)->policy;
+        equal(['10m', $policy->retry], [$changed->spread, $changed->retry]);
+        equal($changed->body, $client->getTopic('orders')->policy->body);
+        equal(null, $client->setPolicy('orders', [])->policy);
+        equal(null, $client->deletePolicy('orders')->policy);
+        $long = static fn () => $client->setPolicy('orders', ['spread' => '2d']);
+        equal('spread', thrown(Problem::class, $long)->field);
+        $dev->close();
+    },
     'a refused request is a problem with a type' => static function () use ($topic, $client): void {
         $problem = thrown(Problem::class, static fn () => $client->submit('no-such-topic', ['payload' => 1, 'delay' => HOUR]));
         equal(['unknown-topic', 422], [$problem->slug, $problem->status]);
@@ -296,6 +382,8 @@ $rules = [
             static fn () => $alone->outcomes([['by' => 5] + $extend]),
             static fn () => $alone->setSchedule('demo', 'poll', ['every' => 5, 'payload' => 1]),
             static fn () => $alone->previewSchedule('demo', 'poll', ['missed' => ['within' => 5]]),
+            static fn () => $alone->setPolicy('demo', ['expire_after' => 5]),
+            static fn () => $alone->setPolicy('demo', ['retry' => ['backoff_max' => 5]]),
         ];
         foreach ($calls as $call) {
             $message = thrown(InvalidArgumentException::class, $call)->getMessage();
@@ -304,11 +392,25 @@ $rules = [
         thrown(TypeError::class, static fn () => $alone->move('demo', 'order-1', 5));
         thrown(TypeError::class, static fn () => $alone->fail('1', 1, retryIn: 5));
         thrown(TypeError::class, static fn () => $alone->extend('1', 1, 5));
+        thrown(TypeError::class, static fn () => $alone->backfillSchedule('demo', 'poll', 5));
+    },
+    'a pop waits less than its client' => static function (): void {
+        $hasty = new Client('http://127.0.0.1:1', timeout: 5.0);
+        foreach (['5s' => 'wait is not shorter than the timeout', 'PT5S' => 'wait is PT5S: give'] as $wait => $reason) {
+            $pop = static fn () => $hasty->pop('demo', 'group', $wait);
+            $message = thrown(InvalidArgumentException::class, $pop)->getMessage();
+            equal(true, str_starts_with($message, $reason));
+        }
+    },
+    'an id of a condition is no other header' => static function (): void {
+        $alone = new Client('http://127.0.0.1:1', retryFor: 0.0);
+        $cancel = static fn () => $alone->cancel('demo', 'order-1', "1\r\nx-other: 2");
+        thrown(InvalidArgumentException::class, $cancel);
     },
     'a replacement knows the time until its task is due' => static function (): void {
         equal(5400.5, Span::seconds('delay', '1h 30m500ms'));
         equal(5400.0, Span::seconds('delay', new DateInterval('PT1H30M')));
-        equal(0.0, Span::seconds('delay', 'PT30M'));
+        equal(null, Span::seconds('delay', 'PT30M'));
         $month = static fn () => Span::of('delay', new DateInterval('P1M'));
         thrown(InvalidArgumentException::class, $month);
     },
