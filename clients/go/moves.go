@@ -45,16 +45,22 @@ type Moved struct {
 
 // Move gives the pending task of a name another due time. The verdict says whether it has it. Id,
 // name and record stay. A delay counts from the attempt that is answered.
-func (client *Client) Move(ctx context.Context, topic, name string, to Due) (Moved, error) {
-	return client.moveAt(ctx, pathOf(topic, name), to)
+func (client *Client) Move(
+	ctx context.Context, topic, name string, to Due, conditions ...Condition,
+) (Moved, error) {
+	return client.moveAt(ctx, pathOf(topic, name), to, conditions)
 }
 
 // MoveByID is as Move, by the id of the task.
-func (client *Client) MoveByID(ctx context.Context, id string, to Due) (Moved, error) {
-	return client.moveAt(ctx, idPath(id), to)
+func (client *Client) MoveByID(
+	ctx context.Context, id string, to Due, conditions ...Condition,
+) (Moved, error) {
+	return client.moveAt(ctx, idPath(id), to, conditions)
 }
 
-func (client *Client) moveAt(ctx context.Context, path string, to Due) (Moved, error) {
+func (client *Client) moveAt(
+	ctx context.Context, path string, to Due, conditions []Condition,
+) (Moved, error) {
 	if !to.isIn && to.at.IsZero() {
 		return Moved{}, errors.New("a move needs a due time: punctual.In(..), or punctual.At(..)")
 	}
@@ -66,7 +72,7 @@ func (client *Client) moveAt(ctx context.Context, path string, to Due) (Moved, e
 		body, dueIn = map[string]any{"due_at": to.at.Format(time.RFC3339Nano)}, time.Until(to.at)
 	}
 	// Once the task may be due, a repetition would say too_late of a move that was made.
-	got, err := client.call(ctx, http.MethodPatch, path, body, dueIn)
+	got, err := client.call(ctx, http.MethodPatch, path, body, dueIn, conditions...)
 	if err != nil {
 		return Moved{}, err
 	}

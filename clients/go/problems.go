@@ -17,6 +17,8 @@ type Problem struct {
 	Field string `json:"field"`
 	// Task is the task that could not be replaced.
 	Task *Task `json:"task"`
+	// CurrentID is the id of the task that the name has, if a condition does not hold.
+	CurrentID string `json:"current_id"`
 }
 
 func (problem *Problem) Error() string { return problem.Slug + ": " + problem.Detail }

@@ -181,9 +181,11 @@ func (client *Client) Submit(ctx context.Context, topic string, draft Draft) (Ta
 	return client.must(ctx, http.MethodPost, "/v1/tasks", body, forEver)
 }
 
-// Replace creates the task of a name, or replaces a pending one. A task on its way is a *Problem
-// with the Slug too-late.
-func (client *Client) Replace(ctx context.Context, topic, name string, draft Draft) (Task, error) {
+// Replace creates the task of a name, or replaces a pending one, and returns the new task. A task
+// on its way is a *Problem with the Slug too-late.
+func (client *Client) Replace(
+	ctx context.Context, topic, name string, draft Draft, conditions ...Condition,
+) (Task, error) {
 	// Once the task may be due, a repetition would schedule another one.
 	dueIn := draft.Delay
 	if !draft.DueAt.IsZero() {
@@ -192,7 +194,9 @@ func (client *Client) Replace(ctx context.Context, topic, name string, draft Dra
 	if err := draft.check(); err != nil {
 		return Task{}, err
 	}
-	return client.must(ctx, http.MethodPut, pathOf(topic, name), draft.body(), dueIn)
+	path := pathOf(topic, name)
+	answer, err := client.call(ctx, http.MethodPut, path, draft.body(), dueIn, conditions...)
+	return read[Task](answer, err)
 }
 
 // Get returns the task of a name. The bool is false if there is none.
@@ -206,21 +210,27 @@ func (client *Client) GetByID(ctx context.Context, id string) (Task, bool, error
 }
 
 // Cancel cancels the task of a name. The verdict says whether its record will ever exist.
-func (client *Client) Cancel(ctx context.Context, topic, name string) (Cancelled, error) {
-	return client.cancelAt(ctx, pathOf(topic, name))
+func (client *Client) Cancel(
+	ctx context.Context, topic, name string, conditions ...Condition,
+) (Cancelled, error) {
+	return client.cancelAt(ctx, pathOf(topic, name), conditions)
 }
 
 // CancelByID is as Cancel, by the id of the task.
-func (client *Client) CancelByID(ctx context.Context, id string) (Cancelled, error) {
-	return client.cancelAt(ctx, idPath(id))
+func (client *Client) CancelByID(
+	ctx context.Context, id string, conditions ...Condition,
+) (Cancelled, error) {
+	return client.cancelAt(ctx, idPath(id), conditions)
 }
 
 func (client *Client) look(ctx context.Context, path string) (Task, bool, error) {
 	return found(client.must(ctx, http.MethodGet, path, nil, forEver))
 }
 
-func (client *Client) cancelAt(ctx context.Context, path string) (Cancelled, error) {
-	answer, err := client.call(ctx, http.MethodDelete, path, nil, forEver)
+func (client *Client) cancelAt(
+	ctx context.Context, path string, conditions []Condition,
+) (Cancelled, error) {
+	answer, err := client.call(ctx, http.MethodDelete, path, nil, forEver, conditions...)
 	if err != nil {
 		return Cancelled{}, err
 	}
@@ -283,7 +293,10 @@ type answer struct {
 // may have been done (no answer, 500, outcome-unknown) if a repetition starts within safeFor.
 func (client *Client) call(
 	ctx context.Context, method, path string, body map[string]any, safeFor time.Duration,
+	conditions ...Condition,
 ) (answer, error) {
+	condition := conditionOf(conditions)
+	path, safeFor = condition.of(path), condition.safeFor(safeFor)
 	var text []byte
 	if body != nil {
 		var err error
@@ -293,7 +306,7 @@ func (client *Client) call(
 	}
 	began, isUnknown := time.Now(), false
 	for attempt := 0; ; attempt++ {
-		got, failure := client.attempt(ctx, method, path, text)
+		got, failure := client.attempt(ctx, method, path, text, condition.header)
 		if failure == nil {
 			if !isRepeated(got.status) {
 				return got, nil
@@ -323,13 +336,14 @@ func (client *Client) call(
 }
 
 func (client *Client) attempt(
-	ctx context.Context, method, path string, text []byte,
+	ctx context.Context, method, path string, text []byte, header http.Header,
 ) (answer, error) {
 	body := bytes.NewReader(text)
 	request, err := http.NewRequestWithContext(ctx, method, client.base+path, body)
 	if err != nil {
 		return answer{}, err
 	}
+	request.Header = header.Clone()
 	if text != nil {
 		request.Header.Set("content-type", "application/json")
 	}

@@ -447,7 +447,14 @@ func TestANumberIsNoLengthOfTime(t *testing.T) {
 	_, popped := client.Pop(ctx, "demo", punctual.Pop{Group: "mailer", Wait: 5})
 	callback := punctual.CallbackDraft{URL: "https://jobs.example.com", Timeout: 5}
 	_, called := client.SetCallback(ctx, "demo", callback)
-	for _, err := range append(errs, failed, extended, answered, popped, called) {
+	_, filled := client.BackfillSchedule(ctx, "demo", "poll", punctual.BackfillRange{Last: 5})
+	for _, policy := range []punctual.Policy{
+		{ExpireAfter: 5}, {TTR: time.Hour, Retry: &punctual.RetryPolicy{BackoffMin: 5}},
+	} {
+		_, set := client.SetPolicy(ctx, "demo", policy)
+		errs = append(errs, set)
+	}
+	for _, err := range append(errs, failed, extended, answered, popped, called, filled) {
 		contains(t, fmt.Sprint(err), "below a millisecond: give a unit")
 	}
 }

@@ -141,6 +141,43 @@ func (client *Client) TriggerSchedule(ctx context.Context, topic, name string) (
 	return client.must(ctx, http.MethodPost, schedulePath(topic, name)+"/trigger", nil, 0)
 }
 
+// BackfillRange is a range of the past: Last, or From and To. It begins at most seven days ago, and
+// has at most 1,000 runs.
+type BackfillRange struct {
+	// Last is the length of a range that ends now.
+	Last time.Duration
+	// From is the beginning, To the end, which is not part of the range.
+	From, To time.Time
+	// DryRun only counts.
+	DryRun bool
+}
+
+// Backfilled is the result of a backfill.
+type Backfilled struct {
+	// Made is the number of runs that were made; in a dry run, of those that would be.
+	Made int `json:"made"`
+	// AlreadyMade is the number of runs that had been made before.
+	AlreadyMade int `json:"already_made"`
+	// Runs are the instants of the schedule in the range.
+	Runs []time.Time `json:"runs"`
+}
+
+// BackfillSchedule makes the runs of the past that were never made, due now. No run is made twice,
+// so the call may be repeated. Runs of an attempt whose answer was lost count as AlreadyMade.
+func (client *Client) BackfillSchedule(
+	ctx context.Context, topic, name string, of BackfillRange,
+) (Backfilled, error) {
+	if err := checkSpans(map[string]time.Duration{"Last": of.Last}); err != nil {
+		return Backfilled{}, err
+	}
+	body := map[string]any{"dry_run": of.DryRun}
+	set(body, "last", of.Last.Milliseconds())
+	setTime(body, "from", of.From)
+	setTime(body, "to", of.To)
+	path := schedulePath(topic, name) + "/backfill"
+	return ask[Backfilled](ctx, client, http.MethodPost, path, body)
+}
+
 // DeleteSchedule deletes a schedule, withdraws its runs that are not claimed, and returns the
 // schedule as it was. The bool is false if there is none (any more).
 func (client *Client) DeleteSchedule(

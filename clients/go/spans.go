@@ -25,10 +25,22 @@ func (draft Draft) check() error {
 		return errBytes
 	}
 	spans := map[string]time.Duration{"Delay": draft.Delay, "TTR": draft.TTR}
-	if draft.Retry != nil {
-		spans["BackoffMin"], spans["BackoffMax"] = draft.Retry.BackoffMin, draft.Retry.BackoffMax
+	return checkSpans(draft.Retry.addTo(spans))
+}
+
+func (policy Policy) check() error {
+	return checkSpans(policy.Retry.addTo(map[string]time.Duration{
+		"TTR": policy.TTR, "DelayMax": policy.DelayMax, "ExpireAfter": policy.ExpireAfter,
+		"Spread": policy.Spread,
+	}))
+}
+
+// addTo adds the durations of a retry policy, which may be nil, to others.
+func (policy *RetryPolicy) addTo(spans map[string]time.Duration) map[string]time.Duration {
+	if policy != nil {
+		spans["BackoffMin"], spans["BackoffMax"] = policy.BackoffMin, policy.BackoffMax
 	}
-	return checkSpans(spans)
+	return spans
 }
 
 func (outcome Outcome) check() error {

@@ -12,6 +12,8 @@ type Topic struct {
 	Topic string `json:"topic"`
 	// Revision counts the changes of the policy and the pauses.
 	Revision int64 `json:"revision"`
+	// Policy is nil without a policy.
+	Policy *Policy `json:"policy"`
 	// Paused is nil if the topic is not paused.
 	Paused *Pause `json:"paused"`
 	// Pending is the number of pending tasks. Only GetTopic returns it.

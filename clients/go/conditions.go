@@ -1,0 +1,82 @@
+package punctual
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// Condition limits a change. If it does not hold, nothing is changed, and the call returns a
+// *Problem with the Slug precondition-failed. A call with a condition is not repeated once it may
+// have been done.
+type Condition func(*condition)
+
+// IfMatch: the name has the task of one of these ids. "*" is any task.
+func IfMatch(ids ...string) Condition { return tagged("If-Match", ids) }
+
+// IfNoneMatch: the name has none of the tasks of these ids. "*" is any task.
+func IfNoneMatch(ids ...string) Condition { return tagged("If-None-Match", ids) }
+
+// IfAbsent lets a Replace replace no pending task.
+func IfAbsent() Condition { return with("when", "absent") }
+
+// IfEarlier lets a Replace replace a pending task only by one that is due earlier.
+func IfEarlier() Condition { return with("when", "earlier") }
+
+// IfLater lets a Replace replace a pending task only by one that is due later.
+func IfLater() Condition { return with("when", "later") }
+
+// NotAfter is the latest due time of the new task, together with IfLater.
+func NotAfter(limit time.Time) Condition {
+	return with("not_after", limit.Format(time.RFC3339Nano))
+}
+
+// condition is what a request has for its conditions.
+type condition struct {
+	header http.Header
+	query  url.Values
+}
+
+func conditionOf(conditions []Condition) condition {
+	all := condition{header: http.Header{}, query: url.Values{}}
+	for _, one := range conditions {
+		one(&all)
+	}
+	return all
+}
+
+// of returns a path with the query of a condition.
+func (condition condition) of(path string) string {
+	if len(condition.query) == 0 {
+		return path
+	}
+	return path + "?" + condition.query.Encode()
+}
+
+// safeFor returns for how long a call is repeated that may have been done. With a condition, a
+// repetition could be refused because of what an earlier attempt has done, and the problem would
+// say that nothing was changed.
+func (condition condition) safeFor(otherwise time.Duration) time.Duration {
+	if len(condition.header)+len(condition.query) > 0 {
+		return 0
+	}
+	return otherwise
+}
+
+func with(parameter, value string) Condition {
+	return func(condition *condition) { condition.query.Set(parameter, value) }
+}
+
+func tagged(header string, ids []string) Condition {
+	return func(condition *condition) {
+		tags := make([]string, len(ids))
+		for index, id := range ids {
+			tags[index] = `"` + id + `"`
+			if id == "*" {
+				tags[index] = id
+			}
+		}
+		condition.header.Set(header, strings.Join(tags, ", "))
+	}
+}
