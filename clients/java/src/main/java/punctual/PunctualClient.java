@@ -5,32 +5,22 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
-import java.net.ConnectException;
 import java.net.URI;
 import java.net.URLEncoder;
-import java.net.http.HttpClient;
-import java.net.http.HttpConnectTimeoutException;
-import java.net.http.HttpRequest;
-import java.net.http.HttpRequest.BodyPublishers;
-import java.net.http.HttpResponse;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.GeneralSecurityException;
 import java.security.KeyStore;
-import java.security.cert.CertificateException;
 import java.security.cert.CertificateFactory;
 import java.time.Duration;
 import java.time.Instant;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.Set;
 import java.util.StringJoiner;
 import java.util.UUID;
-import java.util.concurrent.ThreadLocalRandom;
 import java.util.stream.StreamSupport;
 import javax.net.ssl.SSLContext;
-import javax.net.ssl.SSLHandshakeException;
 import javax.net.ssl.TrustManagerFactory;
 
 /**
@@ -38,23 +28,12 @@ import javax.net.ssl.TrustManagerFactory;
  * Kafka, and schedules.
  */
 public final class PunctualClient {
-    private static final Duration PAUSE_MIN = Duration.ofMillis(100);
-    private static final Duration PAUSE_MAX = Duration.ofSeconds(5);
-    private static final Duration RETRY_AFTER_MAX = Duration.ofSeconds(60);
-    private static final Duration FOR_EVER = Duration.ofDays(36_500);
-    /** Statuses of calls that are repeated, because they were not done, or only perhaps. */
-    private static final Set<Integer> REPEATED = Set.of(408, 429, 500, 503);
-    private static final Set<String> PERHAPS_DONE = Set.of("outcome-unknown", "internal");
-
     private final Builder settings;
-    private final HttpClient http;
+    private final Http http;
 
     private PunctualClient(Builder settings) {
         this.settings = settings;
-        var builder = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1)
-            .connectTimeout(Duration.ofSeconds(5));
-        if (settings.tls != null) builder.sslContext(settings.tls);
-        http = builder.build();
+        http = new Http(settings);
     }
 
     public static Builder to(String url) {
@@ -62,11 +41,11 @@ public final class PunctualClient {
     }
 
     public static final class Builder {
-        private final String url;
-        private String token;
-        private SSLContext tls;
-        private Duration timeout = Duration.ofSeconds(35);
-        private Duration retryFor = Duration.ofSeconds(30);
+        final String url;
+        String token;
+        SSLContext tls;
+        Duration timeout = Duration.ofSeconds(35);
+        Duration retryFor = Duration.ofSeconds(30);
 
         private Builder(String url) {
             this.url = url.endsWith("/") ? url.substring(0, url.length() - 1) : url;
@@ -130,35 +109,42 @@ public final class PunctualClient {
      * task.
      */
     public JsonNode submit(String topic, Draft draft) throws InterruptedException {
-        return successful(call("POST", "/v1/tasks", named(topic, draft), FOR_EVER));
+        return http.call("POST", "/v1/tasks", named(topic, draft), Http.FOR_EVER).successful();
     }
 
     /** Submits up to 10,000 tasks for a topic. Returns a result for each, in order. */
     public List<Result> submitMany(String topic, List<Draft> drafts) throws InterruptedException {
         var bodies = drafts.stream().map(draft -> (JsonNode) named(topic, draft)).toList();
-        return many("/v1/tasks/batch", "tasks", bodies);
+        return http.many("/v1/tasks/batch", "tasks", bodies);
     }
 
     /** Answers for an attempt of a tracked task: {@code answer(Outcome.finish(id))}. */
     public Answered answer(Outcome outcome) throws InterruptedException {
         var path = idPath(outcome.taskId()) + "/" + outcome.call;
-        var answer = call("POST", path, outcome.body, FOR_EVER);
-        return Answered.of(answer.status, answer.body);
+        var answer = http.call("POST", path, outcome.body, Http.FOR_EVER);
+        return Answered.of(answer.status(), answer.body());
     }
 
     /** Answers for up to 10,000 attempts. Returns a result for each, in order. */
     public List<Result> answerMany(List<Outcome> outcomes) throws InterruptedException {
         var bodies = outcomes.stream().map(outcome -> (JsonNode) outcome.part()).toList();
-        return many("/v1/outcomes", "outcomes", bodies);
+        return http.many("/v1/outcomes", "outcomes", bodies);
     }
 
     /**
      * Creates the task of a name, or replaces a pending one. A task on its way is a {@link Problem}
-     * with the slug {@code too-late}.
+     * with the slug {@code too-late}. Returns the new task.
      */
     public JsonNode replace(String topic, String name, Draft draft) throws InterruptedException {
+        return replace(topic, name, draft, new Condition());
+    }
+
+    /** Replaces a task as {@link #replace(String, String, Draft)}, under a condition. */
+    public JsonNode replace(String topic, String name, Draft draft, Condition condition)
+            throws InterruptedException {
         // Once the task may be due, a repetition would schedule another one.
-        return successful(call("PUT", path(topic, name), draft.body, draft.dueIn()));
+        var dueIn = draft.dueIn();
+        return http.call("PUT", path(topic, name), draft.body, dueIn, condition).successful();
     }
 
     /** Returns the task of a name, or null. */
@@ -172,11 +158,20 @@ public final class PunctualClient {
 
     /** Cancels the task of a name. The verdict says whether its record will ever exist. */
     public Cancelled cancel(String topic, String name) throws InterruptedException {
-        return cancelAt(path(topic, name));
+        return cancel(topic, name, new Condition());
+    }
+
+    public Cancelled cancel(String topic, String name, Condition condition)
+            throws InterruptedException {
+        return cancelAt(path(topic, name), condition);
     }
 
     public Cancelled cancelById(String id) throws InterruptedException {
-        return cancelAt(idPath(id));
+        return cancelById(id, new Condition());
+    }
+
+    public Cancelled cancelById(String id, Condition condition) throws InterruptedException {
+        return cancelAt(idPath(id), condition);
     }
 
     /**
@@ -184,19 +179,39 @@ public final class PunctualClient {
      * name and record stay. The delay counts from the attempt that is answered.
      */
     public Moved move(String topic, String name, Duration delay) throws InterruptedException {
-        return moveAt(path(topic, name), Draft.in(delay));
+        return move(topic, name, delay, new Condition());
+    }
+
+    public Moved move(String topic, String name, Duration delay, Condition condition)
+            throws InterruptedException {
+        return moveAt(path(topic, name), Draft.in(delay), condition);
     }
 
     public Moved move(String topic, String name, Instant dueAt) throws InterruptedException {
-        return moveAt(path(topic, name), Draft.at(dueAt));
+        return move(topic, name, dueAt, new Condition());
+    }
+
+    public Moved move(String topic, String name, Instant dueAt, Condition condition)
+            throws InterruptedException {
+        return moveAt(path(topic, name), Draft.at(dueAt), condition);
     }
 
     public Moved moveById(String id, Duration delay) throws InterruptedException {
-        return moveAt(idPath(id), Draft.in(delay));
+        return moveById(id, delay, new Condition());
+    }
+
+    public Moved moveById(String id, Duration delay, Condition condition)
+            throws InterruptedException {
+        return moveAt(idPath(id), Draft.in(delay), condition);
     }
 
     public Moved moveById(String id, Instant dueAt) throws InterruptedException {
-        return moveAt(idPath(id), Draft.at(dueAt));
+        return moveById(id, dueAt, new Condition());
+    }
+
+    public Moved moveById(String id, Instant dueAt, Condition condition)
+            throws InterruptedException {
+        return moveAt(idPath(id), Draft.at(dueAt), condition);
     }
 
     /**
@@ -206,7 +221,7 @@ public final class PunctualClient {
      */
     public Page<JsonNode> deadLetters(String topic, String cursor) throws InterruptedException {
         var path = "/v1/dead" + query("topic", topic, "cursor", cursor);
-        var page = successful(call("GET", path, null, FOR_EVER));
+        var page = http.call("GET", path, null, Http.FOR_EVER).successful();
         var tasks = StreamSupport.stream(page.get("tasks").spliterator(), false).toList();
         return new Page<>(tasks, page.get("cursor").textValue());
     }
@@ -225,8 +240,8 @@ public final class PunctualClient {
     public JsonNode redrive(String id, String toTopic) throws InterruptedException {
         var body = Draft.JSON.createObjectNode();
         if (toTopic != null) body.put("to_topic", toTopic);
-        var answer = call("POST", "/v1/dead/" + encoded(id) + "/redrive", body, FOR_EVER);
-        return answer.is("task-not-found") ? getById(id) : successful(answer);
+        var answer = http.call("POST", "/v1/dead/" + encoded(id) + "/redrive", body, Http.FOR_EVER);
+        return answer.is("task-not-found") ? getById(id) : answer.successful();
     }
 
     /** Redrives all dead letters of a topic. */
@@ -242,9 +257,9 @@ public final class PunctualClient {
         var body = range.body.deepCopy().put("topic", topic);
         boolean isDry = body.get("dry_run").asBoolean();
         long count = 0, since = System.nanoTime();
-        var pause = PAUSE_MIN;
+        var pause = Http.PAUSE_MIN;
         for (String cursor = null; ; ) {
-            var answer = successful(call("POST", "/v1/dead/redrive", body, FOR_EVER));
+            var answer = http.call("POST", "/v1/dead/redrive", body, Http.FOR_EVER).successful();
             var next = answer.get("cursor").textValue();
             boolean hasMoved = next != null && !next.equals(cursor);
             boolean hasMore = answer.get("more").asBoolean();
@@ -255,21 +270,21 @@ public final class PunctualClient {
             body.put("cursor", cursor);
             if (redriven > 0 || hasMoved) {
                 since = System.nanoTime();
-                pause = PAUSE_MIN;
+                pause = Http.PAUSE_MIN;
                 continue;
             }
             var passed = Duration.ofNanos(System.nanoTime() - since);
             boolean isOver = passed.plus(pause).compareTo(settings.retryFor) > 0;
             if (isOver) return new Redriven(count, true);
-            Thread.sleep(spread(pause).toMillis());
-            pause = min(pause.multipliedBy(2), PAUSE_MAX);
+            Thread.sleep(Http.spread(pause).toMillis());
+            pause = Http.min(pause.multipliedBy(2), Http.PAUSE_MAX);
         }
     }
 
     /** Returns a topic, or null if Kafka has none of this name. */
     public Topic getTopic(String topic) throws InterruptedException {
-        var answer = call("GET", topicPath(topic), null, FOR_EVER);
-        return answer.is("topic-not-found") ? null : Topic.of(successful(answer));
+        var answer = http.call("GET", topicPath(topic), null, Http.FOR_EVER);
+        return answer.is("topic-not-found") ? null : Topic.of(answer.successful());
     }
 
     /**
@@ -289,6 +304,21 @@ public final class PunctualClient {
         return changeTopic(topic, "/resume", reason);
     }
 
+    /**
+     * Sets the whole policy of a topic and returns the topic. To change one member, begin with
+     * {@code PolicyDraft.from(topic.policy())}.
+     */
+    public Topic setPolicy(String topic, PolicyDraft draft) throws InterruptedException {
+        var answer = http.call("PUT", topicPath(topic) + "/policy", draft.body, Http.FOR_EVER);
+        return Topic.of(answer.successful());
+    }
+
+    /** Takes the policy of a topic away, and returns the topic. */
+    public Topic deletePolicy(String topic) throws InterruptedException {
+        var answer = http.call("DELETE", topicPath(topic) + "/policy", null, Http.FOR_EVER);
+        return Topic.of(answer.successful());
+    }
+
     /** Waits 20 s for a tracked task of a topic, and returns it, or none. */
     public List<PoppedTask> pop(String topic, String group) throws InterruptedException {
         return pop(topic, group, Duration.ofSeconds(20), 1);
@@ -305,8 +335,8 @@ public final class PunctualClient {
             "wait is " + wait + ": give less than the timeout, " + settings.timeout);
         var body = Draft.JSON.createObjectNode()
             .put("group", group).put("wait", wait.toMillis()).put("max", max);
-        var answer = call("POST", topicPath(topic) + "/pop", body, FOR_EVER);
-        var tasks = successful(answer).get("tasks");
+        var answer = http.call("POST", topicPath(topic) + "/pop", body, Http.FOR_EVER);
+        var tasks = answer.successful().get("tasks");
         return StreamSupport.stream(tasks.spliterator(), false).map(PoppedTask::of).toList();
     }
 
@@ -315,7 +345,8 @@ public final class PunctualClient {
      * {@link Signature#isGenuine} checks in the service who calls it.
      */
     public JsonNode setCallback(String topic, CallbackDraft draft) throws InterruptedException {
-        return successful(call("PUT", topicPath(topic) + "/callback", draft.body, FOR_EVER));
+        var path = topicPath(topic) + "/callback";
+        return http.call("PUT", path, draft.body, Http.FOR_EVER).successful();
     }
 
     /** Returns the callback of a topic, without the values of its headers, or null. */
@@ -358,7 +389,7 @@ public final class PunctualClient {
      */
     public Page<Schedule> schedules(String topic, String after) throws InterruptedException {
         var path = "/v1/schedules/" + encoded(topic) + query("after", after);
-        var page = successful(call("GET", path, null, FOR_EVER));
+        var page = http.call("GET", path, null, Http.FOR_EVER).successful();
         var schedules = StreamSupport.stream(page.get("schedules").spliterator(), false)
             .map(Schedule::of).toList();
         return new Page<>(schedules, page.get("next_after").textValue());
@@ -380,7 +411,17 @@ public final class PunctualClient {
      */
     public JsonNode triggerSchedule(String topic, String name) throws InterruptedException {
         var path = schedulePath(topic, name) + "/trigger";
-        return successful(call("POST", path, null, Duration.ZERO));
+        return http.call("POST", path, null, Duration.ZERO).successful();
+    }
+
+    /**
+     * Makes the runs of the past that were never made, due now. No run is made twice, so the call
+     * may be repeated. Runs of an attempt whose answer was lost count as already made.
+     */
+    public Backfilled backfillSchedule(String topic, String name, BackfillRange range)
+            throws InterruptedException {
+        var path = schedulePath(topic, name) + "/backfill";
+        return Backfilled.of(http.call("POST", path, range.body, Http.FOR_EVER).successful());
     }
 
     /**
@@ -391,9 +432,10 @@ public final class PunctualClient {
         return foundSchedule("DELETE", schedulePath(topic, name));
     }
 
-    private Moved moveAt(String path, Draft due) throws InterruptedException {
+    private Moved moveAt(String path, Draft due, Condition condition)
+            throws InterruptedException {
         // Once the task may be due, a repetition would say too_late of a move that was made.
-        var body = call("PATCH", path, due.body, due.dueIn()).body;
+        var body = http.call("PATCH", path, due.body, due.dueIn(), condition).body();
         if (!body.has("verdict")) throw new Problem(body);
         var verdict = body.get("verdict").asText().toUpperCase(Locale.ROOT);
         return new Moved(Moved.Verdict.valueOf(verdict), body.get("task"));
@@ -403,48 +445,23 @@ public final class PunctualClient {
             throws InterruptedException {
         var body = Draft.JSON.createObjectNode();
         if (reason != null) body.put("reason", reason);
-        return Topic.of(successful(call("POST", topicPath(topic) + change, body, FOR_EVER)));
+        var answer = http.call("POST", topicPath(topic) + change, body, Http.FOR_EVER);
+        return Topic.of(answer.successful());
     }
 
     private JsonNode foundCallback(String method, String topic) throws InterruptedException {
-        var answer = call(method, topicPath(topic) + "/callback", null, FOR_EVER);
-        return answer.is("callback-not-found") ? null : successful(answer);
+        var answer = http.call(method, topicPath(topic) + "/callback", null, Http.FOR_EVER);
+        return answer.is("callback-not-found") ? null : answer.successful();
     }
 
     private Schedule schedule(String method, String path, JsonNode body)
             throws InterruptedException {
-        return Schedule.of(successful(call(method, path, body, FOR_EVER)));
+        return Schedule.of(http.call(method, path, body, Http.FOR_EVER).successful());
     }
 
     private Schedule foundSchedule(String method, String path) throws InterruptedException {
-        var answer = call(method, path, null, FOR_EVER);
-        return answer.is("schedule-not-found") ? null : Schedule.of(successful(answer));
-    }
-
-    /** Makes a call with many parts. Repeats those that were not done, or perhaps. */
-    private List<Result> many(String path, String member, List<JsonNode> bodies)
-            throws InterruptedException {
-        var results = new Result[bodies.size()];
-        var left = new ArrayList<Integer>();
-        for (int index = 0; index < results.length; index++) left.add(index);
-        long began = System.nanoTime();
-        for (var pause = PAUSE_MIN; !left.isEmpty(); pause = min(pause.multipliedBy(2), PAUSE_MAX)) {
-            var body = Draft.JSON.createObjectNode();
-            var parts = body.putArray(member);
-            for (int index : left) parts.add(bodies.get(index));
-            var answers = successful(call("POST", path, body, FOR_EVER)).get("results");
-            var again = new ArrayList<Integer>();
-            for (int place = 0; place < left.size(); place++) {
-                var part = answers.get(place);
-                results[left.get(place)] = Result.of(part);
-                if (REPEATED.contains(part.get("status").asInt())) again.add(left.get(place));
-            }
-            left = again;
-            var passed = Duration.ofNanos(System.nanoTime() - began);
-            if (left.isEmpty() || passed.plus(pause).compareTo(settings.retryFor) > 0) break;
-            Thread.sleep(spread(pause).toMillis());
-        }
-        return List.of(results);
+        var answer = http.call(method, path, null, Http.FOR_EVER);
+        return answer.is("schedule-not-found") ? null : Schedule.of(answer.successful());
     }
 
     private static ObjectNode named(String topic, Draft draft) {
@@ -454,89 +471,15 @@ public final class PunctualClient {
     }
 
     private JsonNode look(String path) throws InterruptedException {
-        var answer = call("GET", path, null, FOR_EVER);
-        return answer.is("task-not-found") ? null : successful(answer);
+        var answer = http.call("GET", path, null, Http.FOR_EVER);
+        return answer.is("task-not-found") ? null : answer.successful();
     }
 
-    private Cancelled cancelAt(String path) throws InterruptedException {
-        var body = call("DELETE", path, null, FOR_EVER).body;
+    private Cancelled cancelAt(String path, Condition condition) throws InterruptedException {
+        var body = http.call("DELETE", path, null, Http.FOR_EVER, condition).body();
         if (!body.has("verdict")) throw new Problem(body);
         var verdict = body.get("verdict").asText().toUpperCase(Locale.ROOT);
         return new Cancelled(Cancelled.Verdict.valueOf(verdict), body.get("task"));
-    }
-
-    private record Answer(int status, Duration retryAfter, JsonNode body) {
-        boolean is(String slug) {
-            return body.path("type").asText().equals(Problem.PREFIX + slug);
-        }
-    }
-
-    /**
-     * Repeats a request until it has an answer. Repeats what was not done (429, 503), and what may
-     * have been done (no answer, 500, {@code outcome-unknown}) if a repetition starts within
-     * {@code safeFor}.
-     */
-    private Answer call(String method, String path, JsonNode body, Duration safeFor)
-            throws InterruptedException {
-        long began = System.nanoTime();
-        boolean isUnknown = false;
-        for (int attempt = 0; ; attempt++) {
-            Exception failure;
-            Duration asked = Duration.ZERO;
-            try {
-                var answer = attempt(method, path, body);
-                if (!REPEATED.contains(answer.status)) return answer;
-                var problem = new Problem(answer.body);
-                failure = problem;
-                asked = min(answer.retryAfter, RETRY_AFTER_MAX);
-                isUnknown |= PERHAPS_DONE.contains(problem.slug());
-            } catch (ConnectException | HttpConnectTimeoutException | SSLHandshakeException none) {
-                failure = none; // no connection
-            } catch (IOException lost) {
-                failure = lost;
-                isUnknown = true;
-            }
-            var doubled = min(PAUSE_MIN.multipliedBy(1L << Math.min(attempt, 16)), PAUSE_MAX);
-            var pause = spread(asked.compareTo(doubled) > 0 ? asked : doubled);
-            var end = isUnknown ? min(settings.retryFor, safeFor) : settings.retryFor;
-            var passed = Duration.ofNanos(System.nanoTime() - began);
-            if (isOfCertificate(failure) || passed.plus(pause).compareTo(end) > 0) {
-                throw new NoAnswer(method + " " + path + ": " + failure, isUnknown, failure);
-            }
-            Thread.sleep(pause.toMillis());
-        }
-    }
-
-    /** A certificate does not become right by asking again. A lost handshake may. */
-    private static boolean isOfCertificate(Throwable failure) {
-        return failure instanceof CertificateException
-            || failure != null && isOfCertificate(failure.getCause());
-    }
-
-    private Answer attempt(String method, String path, JsonNode body)
-            throws IOException, InterruptedException {
-        var publisher =
-            body == null ? BodyPublishers.noBody() : BodyPublishers.ofString(body.toString());
-        var request = HttpRequest.newBuilder(URI.create(settings.url + path))
-            .timeout(settings.timeout).method(method, publisher);
-        if (body != null) request.header("content-type", "application/json");
-        if (settings.token != null) request.header("authorization", "Bearer " + settings.token);
-        var answer = http.send(request.build(), HttpResponse.BodyHandlers.ofString());
-        var wait = Duration.ofSeconds(answer.headers().firstValueAsLong("retry-after").orElse(0));
-        return new Answer(answer.statusCode(), wait, Draft.JSON.readTree(answer.body()));
-    }
-
-    private static JsonNode successful(Answer answer) {
-        if (answer.status >= 300) throw new Problem(answer.body);
-        return answer.body;
-    }
-
-    private static Duration spread(Duration pause) {
-        return pause.plusMillis(ThreadLocalRandom.current().nextLong(pause.toMillis() / 4 + 1));
-    }
-
-    private static Duration min(Duration one, Duration other) {
-        return one.compareTo(other) < 0 ? one : other;
     }
 
     private static String idPath(String id) {
@@ -556,7 +499,7 @@ public final class PunctualClient {
     }
 
     /** Returns the query of parameters and their values, without those that are null. */
-    private static String query(String... parameters) {
+    static String query(String... parameters) {
         var query = new StringJoiner("&", "?", "").setEmptyValue("");
         for (int index = 0; index < parameters.length; index += 2) {
             if (parameters[index + 1] == null) continue;

@@ -6,12 +6,13 @@ import java.time.Instant;
 /**
  * A topic.
  *
+ * @param policy its policy, or null without one
  * @param paused its pause, or null if it is not paused
  * @param inFlight tasks that are claimed and not settled: a pause does not stop them; 0 after a
  *     resume
- * @param body the topic as the API shows it, with its policy and the number of pending tasks
+ * @param body the topic as the API shows it, with the number of pending tasks
  */
-public record Topic(String topic, Pause paused, long inFlight, JsonNode body) {
+public record Topic(String topic, Policy policy, Pause paused, long inFlight, JsonNode body) {
     /** The pause of a topic. The reason and who paused it are null if they are not known. */
     public record Pause(Instant since, String reason, String by) {}
 
@@ -19,6 +20,8 @@ public record Topic(String topic, Pause paused, long inFlight, JsonNode body) {
         var paused = body.get("paused");
         var pause = paused == null ? null : new Pause(Instant.parse(paused.get("since").asText()),
             paused.path("reason").textValue(), paused.path("by").textValue());
-        return new Topic(body.get("topic").asText(), pause, body.path("in_flight").asLong(), body);
+        var policy = body.has("policy") ? Policy.of(body.get("policy")) : null;
+        var inFlight = body.path("in_flight").asLong();
+        return new Topic(body.get("topic").asText(), policy, pause, inFlight, body);
     }
 }

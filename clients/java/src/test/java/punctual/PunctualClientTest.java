@@ -18,6 +18,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Nested;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 
 class PunctualClientTest {
     static final String TOPIC = System.getenv("PUNCTUAL_TOPIC");
@@ -158,6 +159,61 @@ class PunctualClientTest {
             client.submit(TOPIC, Draft.in(HOUR).name("order-8").payload(8));
             var failure = assertThrows(NoAnswer.class, () -> losing.move(TOPIC, "order-8", Duration.ZERO));
             assertTrue(failure.isUnknown());
+        }
+
+        @Test
+        void aChangeIsMadeOnlyUnderItsCondition() throws Exception {
+            var name = "order-12";
+            var other = "01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f";
+            var draft = Draft.in(HOUR).payload(1);
+            var isNew = new Condition().ifNoneMatch("*");
+            var id = client.replace(TOPIC, name, draft, isNew).get("id").asText();
+            var due = Instant.now().plus(HOUR.multipliedBy(2));
+            var isOther = new Condition().ifMatch(other);
+            var absent = new Condition().when(Condition.When.ABSENT);
+            var earlier = new Condition().when(Condition.When.EARLIER);
+            var neither = new Condition().ifNoneMatch(other, id);
+            for (Executable call : List.<Executable>of(
+                    () -> client.replace(TOPIC, name, draft, isNew),
+                    () -> client.replace(TOPIC, name, draft, absent),
+                    () -> client.replace(TOPIC, name, Draft.at(due).payload(2), earlier),
+                    () -> client.replace(TOPIC, name, draft, isOther),
+                    () -> client.move(TOPIC, name, HOUR, isOther),
+                    () -> client.move(TOPIC, name, due, isOther),
+                    () -> client.cancel(TOPIC, name, neither))) {
+                var problem = assertThrows(Problem.class, call);
+                assertEquals("precondition-failed", problem.slug());
+                assertEquals(id, problem.body().get("current_id").asText());
+            }
+            for (Executable call : List.<Executable>of(
+                    () -> client.cancelById(id, isOther), () -> client.moveById(id, due, isOther),
+                    () -> client.moveById(id, HOUR, isOther))) {
+                assertEquals(412, assertThrows(Problem.class, call).status());
+            }
+            var moved = client.move(TOPIC, name, HOUR, new Condition().ifMatch(other, id));
+            assertEquals(Moved.Verdict.MOVED, moved.verdict());
+            var later = new Condition().when(Condition.When.LATER).notAfter(due);
+            var second = client.replace(TOPIC, name, Draft.in(HOUR.multipliedBy(3)).payload(2), later);
+            assertTrue(Instant.parse(second.get("due_at").asText()).isBefore(due.plusSeconds(1)));
+            var current = new Condition().ifMatch(second.get("id").asText()).ifNoneMatch(id);
+            var cancelled = client.cancel(TOPIC, name, current);
+            assertEquals(Cancelled.Verdict.CANCELLED, cancelled.verdict());
+        }
+
+        @Test
+        void aCallWithAConditionIsNotRepeatedOnceItMayBeDone() throws Exception {
+            var name = "order-13";
+            var isNew = new Condition().ifNoneMatch("*");
+            var isThere = new Condition().ifMatch("*");
+            var later = new Condition().when(Condition.When.LATER);
+            for (Executable call : List.<Executable>of(
+                    () -> losing.replace(TOPIC, name, Draft.in(HOUR).payload(1), isNew),
+                    () -> losing.replace(TOPIC, name, Draft.in(HOUR.multipliedBy(2)).payload(1), later),
+                    () -> losing.move(TOPIC, name, HOUR, isThere),
+                    () -> losing.cancel(TOPIC, name, isThere))) {
+                assertTrue(assertThrows(NoAnswer.class, call).isUnknown());
+            }
+            assertEquals("cancelled", client.get(TOPIC, name).get("state").asText());
         }
 
         @Test
@@ -316,6 +372,58 @@ class PunctualClientTest {
             assertEquals("poll", client.deleteSchedule("orders", "poll").name());
             var problem = assertThrows(Problem.class, () -> client.resumeSchedule("orders", "poll"));
             assertEquals("schedule-not-found", problem.slug());
+        }
+    }
+
+    @Test
+    void aBackfillMakesNoRunTwice() throws Exception {
+        assumeTrue(TOPIC != null);
+        try (var dev = DevServer.start("orders:2")) {
+            var client = dev.client();
+            client.setSchedule("orders", "poll", ScheduleDraft.every(HOUR).payload(1).paused());
+            var last = BackfillRange.last(HOUR.multipliedBy(3));
+            var dry = BackfillRange.last(HOUR.multipliedBy(3)).dryRun();
+            var would = client.backfillSchedule("orders", "poll", dry);
+            assertEquals(new Backfilled(3, 0, would.runs()), would);
+            var part = BackfillRange.between(would.runs().get(0), would.runs().get(1));
+            var first = client.backfillSchedule("orders", "poll", part);
+            assertEquals(new Backfilled(1, 0, would.runs().subList(0, 1)), first);
+            var rest = client.backfillSchedule("orders", "poll", last);
+            assertEquals(new Backfilled(2, 1, would.runs()), rest);
+            dev.advance(Duration.ofSeconds(1));
+            assertEquals(3, dev.published("orders").size());
+            var tooLong = BackfillRange.last(Duration.ofDays(8));
+            var problem = assertThrows(Problem.class, () -> client.backfillSchedule("orders", "poll", tooLong));
+            assertEquals("last", problem.field());
+            problem = assertThrows(Problem.class, () -> client.backfillSchedule("orders", "nobody", last));
+            assertEquals("schedule-not-found", problem.slug());
+        }
+    }
+
+    @Test
+    void aPolicyIsSetChangedAndDeleted() throws Exception {
+        assumeTrue(TOPIC != null);
+        try (var dev = DevServer.start("orders:2")) {
+            var client = dev.client();
+            assertNull(client.getTopic("orders").policy());
+            var retry = new RetryPolicy().attemptsMax(3).backoff(Duration.ofMinutes(1), HOUR);
+            var draft = new PolicyDraft().ttr(Duration.ofSeconds(30)).retry(retry).delayMax(Duration.ofDays(90))
+                .expireAfter(HOUR).pendingMax(1000).submittedByHeader().paused(true);
+            var made = client.setPolicy("orders", draft);
+            assertNotNull(made.paused());
+            var policy = made.policy();
+            var expected = new Policy("30s", policy.retry(), "90d", "1h", null, 1000L, true, policy.body());
+            assertEquals(expected, policy);
+            assertEquals("1m", policy.retry().get("backoff_min").asText());
+            var changed = PolicyDraft.from(policy).spread(Duration.ofMinutes(10));
+            assertEquals("10m", client.setPolicy("orders", changed).policy().spread());
+            var known = client.getTopic("orders");
+            assertEquals(policy.retry(), known.policy().retry());
+            assertNotNull(known.paused());
+            assertNull(client.deletePolicy("orders").policy());
+            var wrong = new PolicyDraft().spread(Duration.ofDays(2));
+            var problem = assertThrows(Problem.class, () -> client.setPolicy("orders", wrong));
+            assertEquals("spread", problem.field());
         }
     }
 

@@ -1,0 +1,153 @@
+package punctual;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.io.IOException;
+import java.net.ConnectException;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpConnectTimeoutException;
+import java.net.http.HttpRequest;
+import java.net.http.HttpRequest.BodyPublishers;
+import java.net.http.HttpResponse;
+import java.security.cert.CertificateException;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ThreadLocalRandom;
+import javax.net.ssl.SSLHandshakeException;
+
+/** Connections to a node, which repeat requests. */
+final class Http {
+    static final Duration PAUSE_MIN = Duration.ofMillis(100);
+    static final Duration PAUSE_MAX = Duration.ofSeconds(5);
+    private static final Duration RETRY_AFTER_MAX = Duration.ofSeconds(60);
+    static final Duration FOR_EVER = Duration.ofDays(36_500);
+    /** Statuses of calls that are repeated, because they were not done, or only perhaps. */
+    private static final Set<Integer> REPEATED = Set.of(408, 429, 500, 503);
+    private static final Set<String> PERHAPS_DONE = Set.of("outcome-unknown", "internal");
+
+    private final PunctualClient.Builder settings;
+    private final HttpClient http;
+
+    Http(PunctualClient.Builder settings) {
+        this.settings = settings;
+        var builder = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1)
+            .connectTimeout(Duration.ofSeconds(5));
+        if (settings.tls != null) builder.sslContext(settings.tls);
+        http = builder.build();
+    }
+
+    record Answer(int status, Duration retryAfter, JsonNode body) {
+        boolean is(String slug) {
+            return body.path("type").asText().equals(Problem.PREFIX + slug);
+        }
+
+        JsonNode successful() {
+            if (status >= 300) throw new Problem(body);
+            return body;
+        }
+    }
+
+    /**
+     * Repeats a request until it has an answer. Repeats what was not done (429, 503), and what may
+     * have been done (no answer, 500, {@code outcome-unknown}) if a repetition starts within
+     * {@code safeFor}.
+     */
+    Answer call(String method, String path, JsonNode body, Duration safeFor)
+            throws InterruptedException {
+        return call(method, path, body, safeFor, new Condition());
+    }
+
+    /**
+     * Does the same under a condition. A repetition could be refused because of what an earlier
+     * attempt has done, and the problem would say that nothing was changed. So a call with a
+     * condition is not repeated once it may have been done.
+     */
+    Answer call(String method, String path, JsonNode body, Duration safeFor, Condition condition)
+            throws InterruptedException {
+        var safe = condition.isNone() ? safeFor : Duration.ZERO;
+        var target = condition.of(path);
+        long began = System.nanoTime();
+        boolean isUnknown = false;
+        for (int attempt = 0; ; attempt++) {
+            Exception failure;
+            Duration asked = Duration.ZERO;
+            try {
+                var answer = attempt(method, target, body, condition);
+                if (!REPEATED.contains(answer.status)) return answer;
+                var problem = new Problem(answer.body);
+                failure = problem;
+                asked = min(answer.retryAfter, RETRY_AFTER_MAX);
+                isUnknown |= PERHAPS_DONE.contains(problem.slug());
+            } catch (ConnectException | HttpConnectTimeoutException | SSLHandshakeException none) {
+                failure = none; // no connection
+            } catch (IOException lost) {
+                failure = lost;
+                isUnknown = true;
+            }
+            var doubled = min(PAUSE_MIN.multipliedBy(1L << Math.min(attempt, 16)), PAUSE_MAX);
+            var pause = spread(asked.compareTo(doubled) > 0 ? asked : doubled);
+            var end = isUnknown ? min(settings.retryFor, safe) : settings.retryFor;
+            var passed = Duration.ofNanos(System.nanoTime() - began);
+            if (isOfCertificate(failure) || passed.plus(pause).compareTo(end) > 0) {
+                throw new NoAnswer(method + " " + target + ": " + failure, isUnknown, failure);
+            }
+            Thread.sleep(pause.toMillis());
+        }
+    }
+
+    /** A certificate does not become right by asking again. A lost handshake may. */
+    private static boolean isOfCertificate(Throwable failure) {
+        return failure instanceof CertificateException
+            || failure != null && isOfCertificate(failure.getCause());
+    }
+
+    private Answer attempt(String method, String path, JsonNode body, Condition condition)
+            throws IOException, InterruptedException {
+        var publisher =
+            body == null ? BodyPublishers.noBody() : BodyPublishers.ofString(body.toString());
+        var request = HttpRequest.newBuilder(URI.create(settings.url + path))
+            .timeout(settings.timeout).method(method, publisher);
+        condition.headers.forEach(request::header);
+        if (body != null) request.header("content-type", "application/json");
+        if (settings.token != null) request.header("authorization", "Bearer " + settings.token);
+        var answer = http.send(request.build(), HttpResponse.BodyHandlers.ofString());
+        var wait = Duration.ofSeconds(answer.headers().firstValueAsLong("retry-after").orElse(0));
+        return new Answer(answer.statusCode(), wait, Draft.JSON.readTree(answer.body()));
+    }
+
+    /** Makes a call with many parts. Repeats those that were not done, or perhaps. */
+    List<Result> many(String path, String member, List<JsonNode> bodies)
+            throws InterruptedException {
+        var results = new Result[bodies.size()];
+        var left = new ArrayList<Integer>();
+        for (int index = 0; index < results.length; index++) left.add(index);
+        long began = System.nanoTime();
+        for (var pause = PAUSE_MIN; !left.isEmpty(); pause = min(pause.multipliedBy(2), PAUSE_MAX)) {
+            var body = Draft.JSON.createObjectNode();
+            var parts = body.putArray(member);
+            for (int index : left) parts.add(bodies.get(index));
+            var answers = call("POST", path, body, FOR_EVER).successful().get("results");
+            var again = new ArrayList<Integer>();
+            for (int place = 0; place < left.size(); place++) {
+                var part = answers.get(place);
+                results[left.get(place)] = Result.of(part);
+                if (REPEATED.contains(part.get("status").asInt())) again.add(left.get(place));
+            }
+            left = again;
+            var passed = Duration.ofNanos(System.nanoTime() - began);
+            if (left.isEmpty() || passed.plus(pause).compareTo(settings.retryFor) > 0) break;
+            Thread.sleep(spread(pause).toMillis());
+        }
+        return List.of(results);
+    }
+
+    static Duration spread(Duration pause) {
+        return pause.plusMillis(ThreadLocalRandom.current().nextLong(pause.toMillis() / 4 + 1));
+    }
+
+    static Duration min(Duration one, Duration other) {
+        return one.compareTo(other) < 0 ? one : other;
+    }
+}
