@@ -73,17 +73,37 @@ func TestABackfillMakesNoRunTwice(t *testing.T) {
 	part := punctual.BackfillRange{From: would.Runs[0], To: would.Runs[1]}
 	first := backfill(client.BackfillSchedule(ctx, "orders", "poll", part))
 	equal(t, fmt.Sprint(first), fmt.Sprint(punctual.Backfilled{Made: 1, Runs: would.Runs[:1]}))
-	last.DryRun = false
-	rest := backfill(client.BackfillSchedule(ctx, "orders", "poll", last))
-	equal(t, fmt.Sprint(rest.Made, rest.AlreadyMade), "2 1")
+	part.To = would.Runs[2]
+	both := backfill(client.BackfillSchedule(ctx, "orders", "poll", part))
+	equal(t, fmt.Sprint(both.Made, both.AlreadyMade), "1 1")
 	dev.Advance(time.Second)
-	equal(t, len(dev.Published("orders")), 3)
+	equal(t, len(dev.Published("orders")), 2)
 	var problem *punctual.Problem
 	last.Last = 8 * 24 * time.Hour
 	_, err := client.BackfillSchedule(ctx, "orders", "poll", last)
 	equal(t, errors.As(err, &problem) && problem.Field == "last", true)
 	_, err = client.BackfillSchedule(ctx, "orders", "nobody", part)
 	equal(t, errors.As(err, &problem) && problem.Slug == "schedule-not-found", true)
+}
+
+func TestAScheduleIsChangedOnlyUnderItsCondition(t *testing.T) {
+	clients(t)
+	client, schedule := punctualtest.Start(t, "orders:2").Client(), must[punctual.Schedule](t)
+	draft, isNew := punctual.ScheduleDraft{Every: time.Hour, Payload: 1}, punctual.IfNoneMatch("*")
+	made := schedule(client.SetSchedule(ctx, "orders", "poll", draft, isNew))
+	stale := punctual.IfRevision(made.Revision)
+	draft.Payload = 2
+	changed := schedule(client.SetSchedule(ctx, "orders", "poll", draft, stale))
+	_, created := client.SetSchedule(ctx, "orders", "poll", draft, isNew)
+	_, replaced := client.SetSchedule(ctx, "orders", "poll", draft, stale)
+	_, _, deleted := client.DeleteSchedule(ctx, "orders", "poll", stale)
+	var problem *punctual.Problem
+	for _, err := range []error{created, replaced, deleted} {
+		equal(t, errors.As(err, &problem) && problem.Slug == "precondition-failed", true)
+	}
+	current := punctual.IfRevision(changed.Revision)
+	last, _, err := client.DeleteSchedule(ctx, "orders", "poll", current)
+	equal(t, string(schedule(last, err).Payload), "2")
 }
 
 func TestAPolicyIsSetChangedAndDeleted(t *testing.T) {
@@ -104,12 +124,21 @@ func TestAPolicyIsSetChangedAndDeleted(t *testing.T) {
 	policy.Retry, policy.Paused = made.Policy.Retry, nil
 	equal(t, *made.Policy, policy)
 	policy.Spread = 10 * time.Minute
-	equal(t, change(client.SetPolicy(ctx, "orders", policy)).Paused != nil, true)
+	stale := punctual.IfRevision(made.Revision)
+	changed := change(client.SetPolicy(ctx, "orders", policy, stale))
+	equal(t, changed.Paused != nil, true)
 	known, _, err = client.GetTopic(ctx, "orders")
 	equal(t, *change(known, err).Policy.Retry, *policy.Retry)
 	equal(t, known.Policy.Spread, policy.Spread)
-	equal(t, change(client.DeletePolicy(ctx, "orders")).Policy, nil)
+	_, replaced := client.SetPolicy(ctx, "orders", policy, stale)
+	_, created := client.SetPolicy(ctx, "orders", policy, punctual.IfNoneMatch("*"))
+	_, deleted := client.DeletePolicy(ctx, "orders", stale)
 	var problem *punctual.Problem
+	for _, err := range []error{replaced, created, deleted} {
+		equal(t, errors.As(err, &problem) && problem.Slug == "precondition-failed", true)
+	}
+	current := punctual.IfRevision(changed.Revision)
+	equal(t, change(client.DeletePolicy(ctx, "orders", current)).Policy, nil)
 	_, err = client.SetPolicy(ctx, "orders", punctual.Policy{Spread: 48 * time.Hour})
 	equal(t, errors.As(err, &problem) && problem.Field == "spread", true)
 }

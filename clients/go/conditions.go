@@ -3,6 +3,7 @@ package punctual
 import (
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -12,11 +13,14 @@ import (
 // have been done.
 type Condition func(*condition)
 
-// IfMatch: the name has the task of one of these ids. "*" is any task.
+// IfMatch: the name has the task of one of these ids. "*" is any task, schedule, or policy.
 func IfMatch(ids ...string) Condition { return tagged("If-Match", ids) }
 
-// IfNoneMatch: the name has none of the tasks of these ids. "*" is any task.
+// IfNoneMatch: the name has none of the tasks of these ids. "*" is any task, schedule, or policy.
 func IfNoneMatch(ids ...string) Condition { return tagged("If-None-Match", ids) }
+
+// IfRevision: the topic or the schedule has this Revision.
+func IfRevision(revision int64) Condition { return IfMatch(strconv.FormatInt(revision, 10)) }
 
 // IfAbsent lets a Replace replace no pending task.
 func IfAbsent() Condition { return with("when", "absent") }

@@ -30,19 +30,24 @@ type Policy struct {
 }
 
 // SetPolicy sets the whole policy of a topic and returns the topic. To change one member, change it
-// in the Policy of GetTopic.
+// in the Policy of GetTopic, and set that under the condition IfRevision. IfNoneMatch("*") is for a
+// topic without a policy and without a pause.
 func (client *Client) SetPolicy(
-	ctx context.Context, topic string, policy Policy,
+	ctx context.Context, topic string, policy Policy, conditions ...Condition,
 ) (Topic, error) {
 	if err := policy.check(); err != nil {
 		return Topic{}, err
 	}
-	return ask[Topic](ctx, client, http.MethodPut, topicPath(topic)+"/policy", policy.body())
+	path := topicPath(topic) + "/policy"
+	return ask[Topic](ctx, client, http.MethodPut, path, policy.body(), conditions...)
 }
 
 // DeletePolicy takes the policy of a topic away, and returns the topic.
-func (client *Client) DeletePolicy(ctx context.Context, topic string) (Topic, error) {
-	return ask[Topic](ctx, client, http.MethodDelete, topicPath(topic)+"/policy", nil)
+func (client *Client) DeletePolicy(
+	ctx context.Context, topic string, conditions ...Condition,
+) (Topic, error) {
+	path := topicPath(topic) + "/policy"
+	return ask[Topic](ctx, client, http.MethodDelete, path, nil, conditions...)
 }
 
 func (policy Policy) body() map[string]any {

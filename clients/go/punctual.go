@@ -251,11 +251,12 @@ func (client *Client) must(
 	return read[Task](answer, err)
 }
 
-// ask makes a call that is safe to repeat.
+// ask makes a call that is safe to repeat, unless it has conditions.
 func ask[T any](
 	ctx context.Context, client *Client, method, path string, body map[string]any,
+	conditions ...Condition,
 ) (T, error) {
-	answer, err := client.call(ctx, method, path, body, forEver)
+	answer, err := client.call(ctx, method, path, body, forEver, conditions...)
 	return read[T](answer, err)
 }
 

@@ -86,11 +86,12 @@ type Schedule struct {
 	Payload json.RawMessage `json:"payload"`
 }
 
-// SetSchedule creates a schedule, or replaces it as a whole, and returns it.
+// SetSchedule creates a schedule, or replaces it as a whole, and returns it. IfNoneMatch("*") only
+// creates, IfRevision only replaces.
 func (client *Client) SetSchedule(
-	ctx context.Context, topic, name string, draft ScheduleDraft,
+	ctx context.Context, topic, name string, draft ScheduleDraft, conditions ...Condition,
 ) (Schedule, error) {
-	return client.putSchedule(ctx, schedulePath(topic, name), draft)
+	return client.putSchedule(ctx, schedulePath(topic, name), draft, conditions...)
 }
 
 // PreviewSchedule checks a schedule without storing it. NextRuns has its first runs, so many.
@@ -181,19 +182,19 @@ func (client *Client) BackfillSchedule(
 // DeleteSchedule deletes a schedule, withdraws its runs that are not claimed, and returns the
 // schedule as it was. The bool is false if there is none (any more).
 func (client *Client) DeleteSchedule(
-	ctx context.Context, topic, name string,
+	ctx context.Context, topic, name string, conditions ...Condition,
 ) (Schedule, bool, error) {
 	path := schedulePath(topic, name)
-	return found(ask[Schedule](ctx, client, http.MethodDelete, path, nil))
+	return found(ask[Schedule](ctx, client, http.MethodDelete, path, nil, conditions...))
 }
 
 func (client *Client) putSchedule(
-	ctx context.Context, path string, draft ScheduleDraft,
+	ctx context.Context, path string, draft ScheduleDraft, conditions ...Condition,
 ) (Schedule, error) {
 	if err := draft.check(); err != nil {
 		return Schedule{}, err
 	}
-	return ask[Schedule](ctx, client, http.MethodPut, path, draft.body())
+	return ask[Schedule](ctx, client, http.MethodPut, path, draft.body(), conditions...)
 }
 
 func schedulePath(topic, name string) string {

@@ -49,7 +49,7 @@ final class Client
      */
     public function submit(string $topic, array $task): array
     {
-        return self::successful($this->http->call('POST', '/v1/tasks', Body::named($topic, $task)));
+        return Http::successful($this->http->call('POST', '/v1/tasks', Body::named($topic, $task)));
     }
 
     /**
@@ -150,7 +150,7 @@ final class Client
         $safeFor = $when === null ? $dueIn : 0.0;
         $condition = Condition::headers($ifMatch, $ifNoneMatch);
         $answer = $this->http->call('PUT', $path, Body::of($task), $safeFor, $condition);
-        return self::successful($answer);
+        return Http::successful($answer);
     }
 
     /** Returns the task of a name, or null. */
@@ -222,7 +222,7 @@ final class Client
      */
     public function deadLetters(?string $topic = null): \Generator
     {
-        return $this->pages('/v1/dead', ['topic' => $topic], 'tasks', 'cursor', 'cursor');
+        return $this->http->pages('/v1/dead', ['topic' => $topic], 'tasks', 'cursor', 'cursor');
     }
 
     /**
@@ -255,7 +255,7 @@ final class Client
         [$count, $cursor, $since, $pause] = [0, null, hrtime(true), Http::PAUSE_MIN];
         while (true) {
             $part = $body + ['cursor' => $cursor];
-            $answer = self::successful($this->http->call('POST', '/v1/dead/redrive', $part));
+            $answer = Http::successful($this->http->call('POST', '/v1/dead/redrive', $part));
             $hasMoved = $answer['cursor'] !== null && $answer['cursor'] !== $cursor;
             $cursor = $answer['cursor'];
             $count += $answer['redriven'];
@@ -299,26 +299,37 @@ final class Client
 
     /**
      * Sets the whole policy of a topic, for the tasks to come, and returns the topic. To change one
-     * member, give the others as well: `['spread' => '10m'] + $topic->policy->body`.
+     * member, give the others as well: `['spread' => '10m'] + $topic->policy->body`, with `ifMatch:
+     * $topic->revision`. `$ifNoneMatch` of `*` is for a topic without a policy and without a pause.
+     * These conditions are as for `replace`.
      *
      * @param array<string, mixed> $policy
      *     `ttr` and `retry`, as for a submit; `delay_max`, `expire_after`, `spread` (lengths of
      *     time), `pending_max`, `submitted_by_header`;
      *     `paused`, without which the topic stays paused or not
      */
-    public function setPolicy(string $topic, array $policy): Topic
-    {
+    public function setPolicy(
+        string $topic,
+        array $policy,
+        ?int $ifMatch = null,
+        ?string $ifNoneMatch = null,
+    ): Topic {
         // An empty array would be a list in JSON.
         $body = Body::of($policy) ?: new \stdClass();
-        $answer = $this->http->call('PUT', Path::ofPolicy($topic), $body);
-        return Topic::of(self::successful($answer));
+        $condition = Condition::headers($ifMatch, $ifNoneMatch);
+        $answer = $this->http->call('PUT', Path::ofPolicy($topic), $body, INF, $condition);
+        return Topic::of(Http::successful($answer));
     }
 
-    /** Takes the policy of a topic away, and returns the topic. */
-    public function deletePolicy(string $topic): Topic
+    /**
+     * Takes the policy of a topic away, and returns the topic. With `$ifMatch`, the topic must have
+     * this revision.
+     */
+    public function deletePolicy(string $topic, ?int $ifMatch = null): Topic
     {
-        $answer = $this->http->call('DELETE', Path::ofPolicy($topic));
-        return Topic::of(self::successful($answer));
+        $condition = Condition::headers($ifMatch, null);
+        $answer = $this->http->call('DELETE', Path::ofPolicy($topic), condition: $condition);
+        return Topic::of(Http::successful($answer));
     }
 
     /**
@@ -345,7 +356,7 @@ final class Client
         }
         $body = Body::fields(['group' => $group, 'wait' => $wait, 'max' => $max]);
         $answer = $this->http->call('POST', Path::ofTopic($topic) . '/pop', $body);
-        return array_map(PoppedTask::of(...), self::successful($answer)['tasks']);
+        return array_map(PoppedTask::of(...), Http::successful($answer)['tasks']);
     }
 
     /**
@@ -362,7 +373,7 @@ final class Client
             $callback['headers'] = (object) $callback['headers'];
         }
         $body = Body::fields(['url' => $url] + $callback);
-        return self::successful($this->http->call('PUT', Path::ofCallback($topic), $body));
+        return Http::successful($this->http->call('PUT', Path::ofCallback($topic), $body));
     }
 
     /** Returns the callback of a topic, without the values of its headers, or null. */
@@ -392,12 +403,20 @@ final class Client
      *     `overlap` (`skip`), `dst` (`gap`, `overlap`), `missed` (`policy`, `within`,
      *     `count_max`), `paused`, without which a paused schedule is resumed, `note`;
      *     the record of each run, with `ttr` and `retry`, as for a submit
+     * @param ?int    $ifMatch     the revision that the schedule must have
+     * @param ?string $ifNoneMatch `*`, to create and never replace; both are as for `replace`
      */
-    public function setSchedule(string $topic, string $name, array $schedule): Schedule
-    {
+    public function setSchedule(
+        string $topic,
+        string $name,
+        array $schedule,
+        ?int $ifMatch = null,
+        ?string $ifNoneMatch = null,
+    ): Schedule {
         $path = Path::ofSchedule($topic, $name);
-        $answer = $this->http->call('PUT', $path, Body::of($schedule));
-        return Schedule::of(self::successful($answer));
+        $condition = Condition::headers($ifMatch, $ifNoneMatch);
+        $answer = $this->http->call('PUT', $path, Body::of($schedule), INF, $condition);
+        return Schedule::of(Http::successful($answer));
     }
 
     /**
@@ -413,7 +432,7 @@ final class Client
     ): Schedule {
         $path = Path::ofSchedule($topic, $name) . "?dry_run=true&next={$runs}";
         $answer = $this->http->call('PUT', $path, Body::of($schedule));
-        return Schedule::of(self::successful($answer));
+        return Schedule::of(Http::successful($answer));
     }
 
     /** Returns a schedule, with so many of its nextRuns, or null. */
@@ -431,7 +450,7 @@ final class Client
     public function schedules(string $topic): \Generator
     {
         $path = '/v1/schedules/' . rawurlencode($topic);
-        foreach ($this->pages($path, [], 'schedules', 'after', 'next_after') as $schedule) {
+        foreach ($this->http->pages($path, [], 'schedules', 'after', 'next_after') as $schedule) {
             yield Schedule::of($schedule);
         }
     }
@@ -440,14 +459,14 @@ final class Client
     public function pauseSchedule(string $topic, string $name): Schedule
     {
         $answer = $this->http->call('POST', Path::ofSchedule($topic, $name) . '/pause');
-        return Schedule::of(self::successful($answer));
+        return Schedule::of(Http::successful($answer));
     }
 
     /** Ends the pause of a schedule and returns it. */
     public function resumeSchedule(string $topic, string $name): Schedule
     {
         $answer = $this->http->call('POST', Path::ofSchedule($topic, $name) . '/resume');
-        return Schedule::of(self::successful($answer));
+        return Schedule::of(Http::successful($answer));
     }
 
     /**
@@ -457,7 +476,7 @@ final class Client
     public function triggerSchedule(string $topic, string $name): array
     {
         $path = Path::ofSchedule($topic, $name) . '/trigger';
-        return self::successful($this->http->call('POST', $path, null, 0.0));
+        return Http::successful($this->http->call('POST', $path, null, 0.0));
     }
 
     /**
@@ -479,16 +498,18 @@ final class Client
         $range = ['last' => $last, 'from' => $from, 'to' => $to, 'dry_run' => $dryRun];
         $path = Path::ofSchedule($topic, $name) . '/backfill';
         $answer = $this->http->call('POST', $path, Body::fields($range));
-        return Backfilled::of(self::successful($answer));
+        return Backfilled::of(Http::successful($answer));
     }
 
     /**
      * Deletes a schedule, and withdraws its runs that are not claimed. Returns the schedule as it
-     * was, or null if there is none (any more).
+     * was, or null if there is none (any more). With `$ifMatch`, the schedule must have this
+     * revision.
      */
-    public function deleteSchedule(string $topic, string $name): ?Schedule
+    public function deleteSchedule(string $topic, string $name, ?int $ifMatch = null): ?Schedule
     {
-        return $this->foundSchedule('DELETE', Path::ofSchedule($topic, $name));
+        $condition = Condition::headers($ifMatch, null);
+        return $this->foundSchedule('DELETE', Path::ofSchedule($topic, $name), $condition);
     }
 
     private function moveAt(
@@ -511,32 +532,17 @@ final class Client
     {
         $body = Body::fields(['reason' => $reason]) ?: new \stdClass();
         $answer = $this->http->call('POST', Path::ofTopic($topic) . "/{$change}", $body);
-        return Topic::of(self::successful($answer));
+        return Topic::of(Http::successful($answer));
     }
 
-    private function foundSchedule(string $method, string $path): ?Schedule
-    {
-        $body = self::found($this->http->call($method, $path), 'schedule-not-found');
-        return $body === null ? null : Schedule::of($body);
-    }
-
-    /** Yields the members of a list, page by page. */
-    private function pages(
+    private function foundSchedule(
+        string $method,
         string $path,
-        array $query,
-        string $member,
-        string $parameter,
-        string $following,
-    ): \Generator {
-        do {
-            // Parameters of null are left out.
-            $text = http_build_query($query, '', '&', PHP_QUERY_RFC3986);
-            $page = self::successful($this->http->call('GET', "{$path}?{$text}"));
-            foreach ($page[$member] as $one) {
-                yield $one;
-            }
-            $query[$parameter] = $page[$following];
-        } while ($query[$parameter] !== null);
+        array $condition = [],
+    ): ?Schedule {
+        $answer = $this->http->call($method, $path, condition: $condition);
+        $body = self::found($answer, 'schedule-not-found');
+        return $body === null ? null : Schedule::of($body);
     }
 
     private function answer(string $id, string $call, array $body): Answered
@@ -561,12 +567,6 @@ final class Client
         return new Cancelled(Verdict::from($body['verdict']), $body['task'] ?? null);
     }
 
-    /** @param array{int, float, array} $answer */
-    private static function successful(array $answer): array
-    {
-        return $answer[0] < 300 ? $answer[2] : throw new Problem($answer[2]);
-    }
-
     /**
      * Returns the body of an answer, or null if that is this problem.
      *
@@ -575,6 +575,6 @@ final class Client
     private static function found(array $answer, string $slug): ?array
     {
         $isMissing = ($answer[2]['type'] ?? '') === "urn:punctual:problem:{$slug}";
-        return $isMissing ? null : self::successful($answer);
+        return $isMissing ? null : Http::successful($answer);
     }
 }

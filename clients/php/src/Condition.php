@@ -12,15 +12,16 @@ namespace Punctual;
 final class Condition
 {
     /**
-     * Returns the headers of a condition: each an id, a list of ids, `*`, or null.
+     * Returns the headers of a condition: each the id of a task, a list of ids, the revision of a
+     * topic or a schedule, `*`, or null.
      *
-     * @param string|list<string>|null $ifMatch
-     * @param string|list<string>|null $ifNoneMatch
+     * @param string|list<string>|int|null $ifMatch
+     * @param string|list<string>|int|null $ifNoneMatch
      * @return list<string>
      */
     public static function headers(
-        string|array|null $ifMatch,
-        string|array|null $ifNoneMatch,
+        string|array|int|null $ifMatch,
+        string|array|int|null $ifNoneMatch,
     ): array {
         $headers = [];
         foreach (['if-match' => $ifMatch, 'if-none-match' => $ifNoneMatch] as $name => $ids) {
@@ -38,12 +39,12 @@ final class Condition
         return $given === [] ? '' : '?' . http_build_query($given, '', '&', PHP_QUERY_RFC3986);
     }
 
-    private static function tags(string|array $ids): string
+    private static function tags(string|array|int $ids): string
     {
         if ($ids === '*') {
             return $ids;
         }
-        $quoted = array_map(static fn (string $id) => "\"{$id}\"", (array) $ids);
+        $quoted = array_map(static fn (string|int $id) => "\"{$id}\"", (array) $ids);
         // curl would send what follows a line break as another header.
         if (preg_grep('/[\x00-\x1f]/', $quoted) !== []) {
             throw new \InvalidArgumentException('an id of a condition has a control character');

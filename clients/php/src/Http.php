@@ -107,6 +107,35 @@ final class Http
         }
     }
 
+    /**
+     * Returns the body of an answer. A refusal is a problem.
+     *
+     * @param array{int, float, array} $answer
+     */
+    public static function successful(array $answer): array
+    {
+        return $answer[0] < 300 ? $answer[2] : throw new Problem($answer[2]);
+    }
+
+    /** Yields the members of a list, page by page. */
+    public function pages(
+        string $path,
+        array $query,
+        string $member,
+        string $parameter,
+        string $following,
+    ): \Generator {
+        do {
+            // Parameters of null are left out.
+            $text = http_build_query($query, '', '&', PHP_QUERY_RFC3986);
+            $page = self::successful($this->call('GET', "{$path}?{$text}"));
+            foreach ($page[$member] as $one) {
+                yield $one;
+            }
+            $query[$parameter] = $page[$following];
+        } while ($query[$parameter] !== null);
+    }
+
     /** Makes a call with many parts. Repeats those that were not done, or perhaps. */
     public function many(string $path, string $member, array $bodies): array
     {
@@ -115,11 +144,8 @@ final class Http
         $began = hrtime(true);
         for ($pause = self::PAUSE_MIN; $left !== []; $pause = min($pause * 2, self::PAUSE_MAX)) {
             $body = [$member => array_values($left)];
-            [$status, , $answer] = $this->call('POST', $path, $body);
-            if ($status >= 300) {
-                throw new Problem($answer);
-            }
-            $results = array_combine(array_keys($left), $answer['results']) + $results;
+            $answers = self::successful($this->call('POST', $path, $body))['results'];
+            $results = array_combine(array_keys($left), $answers) + $results;
             $isRepeated = static fn (int $index) =>
                 in_array($results[$index]['status'], self::REPEATED, true);
             $left = array_filter($left, $isRepeated, ARRAY_FILTER_USE_KEY);

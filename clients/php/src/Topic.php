@@ -9,6 +9,8 @@ final class Topic
 {
     private function __construct(
         public readonly string $topic,
+        /** Counts the changes of the policy and the pauses. */
+        public readonly int $revision,
         /** Null without a policy. */
         public readonly ?Policy $policy,
         /** Null if the topic is not paused. */
@@ -24,6 +26,7 @@ final class Topic
     {
         $paused = isset($body['paused']) ? Pause::of($body['paused']) : null;
         $policy = isset($body['policy']) ? Policy::of($body['policy']) : null;
-        return new self($body['topic'], $policy, $paused, $body['in_flight'] ?? null, $body);
+        $inFlight = $body['in_flight'] ?? null;
+        return new self($body['topic'], $body['revision'], $policy, $paused, $inFlight, $body);
     }
 }

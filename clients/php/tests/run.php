@@ -284,20 +284,38 @@ $story = [
         $dev = new DevServer(['orders:2']);
         $client = $dev->client();
         $client->setSchedule('orders', 'poll', ['every' => HOUR, 'payload' => 1, 'paused' => true]);
-        $would = $client->backfillSchedule('orders', 'poll', '3h', dryRun: true);
+        $would = $client->backfillSchedule('orders', 'poll', new DateInterval('PT3H'), dryRun: true);
         equal([3, 0, 3], [$would->made, $would->alreadyMade, count($would->runs)]);
-        [$from, $to] = $would->runs;
-        $first = $client->backfillSchedule('orders', 'poll', from: $from, to: $to);
+        [$from, $second, $third] = $would->runs;
+        $first = $client->backfillSchedule('orders', 'poll', from: $from, to: $second);
         equal([1, 0, 1], [$first->made, $first->alreadyMade, count($first->runs)]);
         equal($from->getTimestamp(), $first->runs[0]->getTimestamp());
-        $rest = $client->backfillSchedule('orders', 'poll', new DateInterval('PT3H'));
-        equal([2, 1], [$rest->made, $rest->alreadyMade]);
+        $both = $client->backfillSchedule('orders', 'poll', from: $from, to: $third);
+        equal([1, 1], [$both->made, $both->alreadyMade]);
         $dev->advance('1s');
-        equal(3, count($dev->published('orders')));
+        equal(2, count($dev->published('orders')));
         $long = static fn () => $client->backfillSchedule('orders', 'poll', '8d');
         equal('last', thrown(Problem::class, $long)->field);
         $absent = static fn () => $client->backfillSchedule('orders', 'nobody', HOUR);
         equal('schedule-not-found', thrown(Problem::class, $absent)->slug);
+        $dev->close();
+    },
+    'a schedule is changed only under its condition' => static function (): void {
+        $dev = new DevServer(['orders:2']);
+        $client = $dev->client();
+        $draft = ['every' => HOUR, 'payload' => 1];
+        $stale = $client->setSchedule('orders', 'poll', $draft, ifNoneMatch: '*')->revision;
+        $draft['payload'] = 2;
+        $current = $client->setSchedule('orders', 'poll', $draft, $stale)->revision;
+        $refused = [
+            static fn () => $client->setSchedule('orders', 'poll', $draft, ifNoneMatch: '*'),
+            static fn () => $client->setSchedule('orders', 'poll', $draft, $stale),
+            static fn () => $client->deleteSchedule('orders', 'poll', $stale),
+        ];
+        foreach ($refused as $call) {
+            equal('precondition-failed', thrown(Problem::class, $call)->slug);
+        }
+        equal(2, $client->deleteSchedule('orders', 'poll', $current)->body['payload']);
         $dev->close();
     },
     'a policy is set, changed and deleted' => static function (): void {
@@ -314,10 +332,18 @@ $story = [
         equal(['90d', HOUR, null], [$policy->delayMax, $policy->expireAfter, $policy->spread]);
         equal([1000, true], [$policy->pendingMax, $policy->submittedByHeader]);
         equal(['30s', '1m'], [$policy->ttr, $policy->retry['backoff_min']]);
-        $changed = $client->setPolicy('orders', ['spread' => '10m'] + $policy->body)->policy;
-        equal(['10m', $policy->retry], [$changed->spread, $changed->retry]);
-        equal($changed->body, $client->getTopic('orders')->policy->body);
-        equal(null, $client->setPolicy('orders', [])->policy);
+        $changed = $client->setPolicy('orders', ['spread' => '10m'] + $policy->body, $made->revision);
+        equal(['10m', $policy->retry], [$changed->policy->spread, $changed->policy->retry]);
+        equal($changed->policy->body, $client->getTopic('orders')->policy->body);
+        $refused = [
+            static fn () => $client->setPolicy('orders', [], ifMatch: $made->revision),
+            static fn () => $client->setPolicy('orders', [], ifNoneMatch: '*'),
+            static fn () => $client->deletePolicy('orders', $made->revision),
+        ];
+        foreach ($refused as $call) {
+            equal('precondition-failed', thrown(Problem::class, $call)->slug);
+        }
+        equal(null, $client->setPolicy('orders', [], $changed->revision)->policy);
         equal(null, $client->deletePolicy('orders')->policy);
         $long = static fn () => $client->setPolicy('orders', ['spread' => '2d']);
         equal('spread', thrown(Problem::class, $long)->field);

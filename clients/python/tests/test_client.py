@@ -361,22 +361,40 @@ class Dev(unittest.TestCase):
             client = dev.client()
             self.addCleanup(client.close)
             client.set_schedule("orders", "poll", {"do": "poll"}, every=HOUR, paused=True)
-            would = client.backfill_schedule("orders", "poll", last="3h", dry_run=True)
+            would = client.backfill_schedule("orders", "poll", last=3 * HOUR, dry_run=True)
             self.assertEqual((would.made, would.already_made), (3, 0))
-            self.assertEqual(would.runs[2] - would.runs[0], 2 * HOUR)
-            part = {"from_": would.runs[0], "to": would.runs[1]}
-            first = client.backfill_schedule("orders", "poll", **part)
-            self.assertEqual(first, (1, 0, would.runs[:1]))
-            rest = client.backfill_schedule("orders", "poll", last=3 * HOUR)
-            self.assertEqual(rest, (2, 1, would.runs))
+            begin, second, third = would.runs
+            self.assertEqual(third - begin, 2 * HOUR)
+            first = client.backfill_schedule("orders", "poll", from_=begin, to=second)
+            self.assertEqual(first, (1, 0, [begin]))
+            both = client.backfill_schedule("orders", "poll", from_=begin, to=third)
+            self.assertEqual(both, (1, 1, [begin, second]))
             dev.advance("1s")
-            self.assertEqual(len(dev.published("orders")), 3)
+            self.assertEqual(len(dev.published("orders")), 2)
             with self.assertRaises(Problem) as caught:
                 client.backfill_schedule("orders", "poll", last="8d")
             self.assertEqual(caught.exception.field, "last")
             with self.assertRaises(Problem) as caught:
                 client.backfill_schedule("orders", "nobody", last="1h")
             self.assertEqual(caught.exception.slug, "schedule-not-found")
+
+    def test_a_schedule_is_changed_only_under_its_condition(self):
+        with DevServer("orders:2") as dev:
+            client = dev.client()
+            self.addCleanup(client.close)
+            made = client.set_schedule("orders", "poll", 1, every=HOUR, if_none_match="*")
+            changed = client.set_schedule("orders", "poll", 2, every=HOUR, if_match=made.revision)
+            refused = [
+                lambda: client.set_schedule("orders", "poll", 3, every=HOUR, if_none_match="*"),
+                lambda: client.set_schedule("orders", "poll", 3, every=HOUR, if_match=1),
+                lambda: client.delete_schedule("orders", "poll", if_match=made.revision),
+            ]
+            for call in refused:
+                with self.assertRaises(Problem) as caught:
+                    call()
+                self.assertEqual(caught.exception.slug, "precondition-failed")
+            deleted = client.delete_schedule("orders", "poll", if_match=changed.revision)
+            self.assertEqual(deleted.body["payload"], 2)
 
     def test_a_policy_is_set_changed_and_deleted(self):
         with DevServer("orders:2") as dev:
@@ -392,10 +410,21 @@ class Dev(unittest.TestCase):
             policy = made.policy
             self.assertEqual(policy[2:7], ("90d", "1h", None, 1000, True))
             self.assertEqual((policy.ttr, policy.retry["backoff_min"]), ("30s", "1m"))
-            changed = client.set_policy("orders", **{**policy.body, "spread": "10m"})
+            spread = {**policy.body, "spread": "10m"}
+            changed = client.set_policy("orders", **spread, if_match=made.revision)
             self.assertEqual(changed.policy.body, {**policy.body, "spread": "10m"})
             self.assertEqual(client.get_topic("orders").policy, changed.policy)
-            self.assertIsNone(client.delete_policy("orders").policy)
+            refused = [
+                lambda: client.set_policy("orders", if_match=made.revision),
+                lambda: client.set_policy("orders", if_none_match="*"),
+                lambda: client.delete_policy("orders", if_match=made.revision),
+            ]
+            for call in refused:
+                with self.assertRaises(Problem) as caught:
+                    call()
+                self.assertEqual(caught.exception.slug, "precondition-failed")
+            deleted = client.delete_policy("orders", if_match=changed.revision)
+            self.assertIsNone(deleted.policy)
             with self.assertRaises(Problem) as caught:
                 client.set_policy("orders", spread="2d")
             self.assertEqual(caught.exception.field, "spread")

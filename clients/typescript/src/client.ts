@@ -264,15 +264,20 @@ export class Client {
         return this.setTopic(topic, 'resume', reason);
     }
 
-    /** Sets the whole policy of a topic, for the tasks to come, and returns the topic. */
-    async setPolicy(topic: string, policy: PolicyDraft): Promise<Topic> {
+    /**
+     * Sets the whole policy of a topic, for the tasks to come, and returns the topic. `ifNoneMatch`
+     * with `*` is for a topic without a policy and without a pause.
+     */
+    async setPolicy(topic: string, policy: PolicyDraft, condition: Condition = {}): Promise<Topic> {
         const path = `${topicPath(topic)}/policy`;
-        return successful(await this.call('PUT', path, policyBody(policy))) as Topic;
+        const answer = await this.call('PUT', path, policyBody(policy), { condition });
+        return successful(answer) as Topic;
     }
 
     /** Takes the policy of a topic away, and returns the topic. */
-    async deletePolicy(topic: string): Promise<Topic> {
-        return successful(await this.call('DELETE', `${topicPath(topic)}/policy`)) as Topic;
+    async deletePolicy(topic: string, condition: Condition = {}): Promise<Topic> {
+        const path = `${topicPath(topic)}/policy`;
+        return successful(await this.call('DELETE', path, undefined, { condition })) as Topic;
     }
 
     /**
@@ -311,10 +316,18 @@ export class Client {
         return found(answer, 'callback-not-found') as Callback | undefined;
     }
 
-    /** Creates a schedule, or replaces it as a whole, and returns it. */
-    async setSchedule(topic: string, name: string, draft: ScheduleDraft): Promise<Schedule> {
-        const answer = await this.call('PUT', schedulePath(topic, name), scheduleBody(draft));
-        return successful(answer) as Schedule;
+    /**
+     * Creates a schedule, or replaces it as a whole, and returns it. With `ifNoneMatch` of `*`, it
+     * only creates.
+     */
+    async setSchedule(
+        topic: string,
+        name: string,
+        draft: ScheduleDraft,
+        condition: Condition = {},
+    ): Promise<Schedule> {
+        const [path, body] = [schedulePath(topic, name), scheduleBody(draft)];
+        return successful(await this.call('PUT', path, body, { condition })) as Schedule;
     }
 
     /** Checks a schedule without storing it. `next` has its first runs. */
@@ -374,8 +387,13 @@ export class Client {
      * Deletes a schedule, and withdraws its runs that are not claimed. Returns the schedule as it
      * was, or undefined if there is none (any more).
      */
-    async deleteSchedule(topic: string, name: string): Promise<Schedule | undefined> {
-        const answer = await this.call('DELETE', schedulePath(topic, name));
+    async deleteSchedule(
+        topic: string,
+        name: string,
+        condition: Condition = {},
+    ): Promise<Schedule | undefined> {
+        const path = schedulePath(topic, name);
+        const answer = await this.call('DELETE', path, undefined, { condition });
         return found(answer, 'schedule-not-found') as Schedule | undefined;
     }
 

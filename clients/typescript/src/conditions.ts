@@ -1,9 +1,12 @@
 /** Conditions of a change: If-Match, If-None-Match, and `when` of a replacement. */
 
-/** Which task a name must have, or must not have: an id, several, or `*` for any task. */
+/**
+ * What must be there, or must not: for a task its id, or several, for a topic or a schedule its
+ * revision, or `*` for any.
+ */
 export interface Condition {
-    ifMatch?: string | string[];
-    ifNoneMatch?: string | string[];
+    ifMatch?: string | string[] | number;
+    ifNoneMatch?: string | string[] | number;
 }
 
 export interface ReplaceCondition extends Condition {
@@ -34,7 +37,7 @@ export function conditionQuery({ when, notAfter }: ReplaceCondition): string {
     return text && `?${text}`;
 }
 
-function tags(ids: string | string[]): string {
+function tags(ids: string | string[] | number): string {
     if (ids === '*') return ids;
     const quoted = [ids].flat().map((id) => `"${id}"`);
     return quoted.join(', ');

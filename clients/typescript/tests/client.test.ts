@@ -8,6 +8,7 @@ import {
     type Answered,
     type BackfillRange,
     Client,
+    type Condition,
     DUE_AT,
     DevServer,
     NoAnswer,
@@ -27,6 +28,7 @@ const HOUR = '1h';
 const topic = process.env.PUNCTUAL_TOPIC ?? '';
 const skip = topic === '' && 'needs a node: tests/integration/clients.rs starts one';
 const client = new Client(process.env.PUNCTUAL_URL ?? 'http://127.0.0.1:1');
+const isUnmet = (problem: Problem) => problem.status === 412;
 const losing = new Client(process.env.PUNCTUAL_LOSING_URL ?? 'http://127.0.0.1:1');
 
 test('a submit whose answers are lost makes one task', { skip }, async () => {
@@ -182,7 +184,6 @@ test('a change is made only under its condition', { skip }, async () => {
             return true;
         });
     }
-    const isUnmet = (problem: Problem) => problem.status === 412;
     await assert.rejects(client.cancelById(id, { ifMatch: other }), isUnmet);
     await assert.rejects(client.moveById(id, { delay: HOUR }, { ifMatch: other }), isUnmet);
     const moved = await client.move(topic, name, { delay: HOUR }, { ifMatch: [other, id] });
@@ -385,17 +386,31 @@ test('a backfill makes no run twice', { skip }, async (context) => {
     const backfill = (range: BackfillRange) => client.backfillSchedule('orders', 'poll', range);
     const { made, already_made, runs } = await backfill({ last: '3h', dryRun: true });
     assert.deepEqual([made, already_made, runs.length], [3, 0, 3]);
-    const [from, to] = [new Date(runs[0]!), new Date(runs[1]!)];
-    assert.deepEqual((await backfill({ from, to })).runs, [runs[0]]);
-    const rest = await backfill({ last: '3h' });
-    assert.deepEqual([rest.made, rest.already_made, rest.runs], [2, 1, runs]);
+    const [from, second, third] = runs.map((run) => new Date(run)) as [Date, Date, Date];
+    assert.deepEqual((await backfill({ from, to: second })).runs, [runs[0]]);
+    const both = await backfill({ from, to: third });
+    assert.deepEqual([both.made, both.already_made, both.runs], [1, 1, runs.slice(0, 2)]);
     await dev.advance('1s');
-    assert.equal((await dev.published('orders')).length, 3);
+    assert.equal((await dev.published('orders')).length, 2);
     await assert.rejects(backfill({ last: '8d' }), (problem: Problem) => problem.field === 'last');
     await assert.rejects(
         client.backfillSchedule('orders', 'nobody', { last: HOUR }),
         (problem: Problem) => problem.slug === 'schedule-not-found',
     );
+});
+
+test('a schedule is changed only under its condition', { skip }, async (context) => {
+    const dev = await DevServer.start(['orders:2']);
+    context.after(() => dev.close());
+    const client = dev.client();
+    const set = (payload: number, condition: Condition) =>
+        client.setSchedule('orders', 'poll', { every: HOUR, payload }, condition);
+    const stale = { ifMatch: (await set(1, { ifNoneMatch: '*' })).revision };
+    const current = { ifMatch: (await set(2, stale)).revision };
+    await assert.rejects(set(3, { ifNoneMatch: '*' }), isUnmet);
+    await assert.rejects(set(3, stale), isUnmet);
+    await assert.rejects(client.deleteSchedule('orders', 'poll', stale), isUnmet);
+    assert.equal((await client.deleteSchedule('orders', 'poll', current))?.payload, 2);
 });
 
 test('a policy is set and deleted', { skip }, async (context) => {
@@ -426,7 +441,11 @@ test('a policy is set and deleted', { skip }, async (context) => {
         submitted_by_header: true,
     });
     assert.deepEqual((await client.getTopic('orders'))?.policy, made.policy);
-    assert.equal((await client.deletePolicy('orders')).policy, undefined);
+    const [stale, current] = [{ ifMatch: made.revision + 1 }, { ifMatch: made.revision }];
+    await assert.rejects(client.setPolicy('orders', {}, stale), isUnmet);
+    await assert.rejects(client.setPolicy('orders', {}, { ifNoneMatch: '*' }), isUnmet);
+    await assert.rejects(client.deletePolicy('orders', stale), isUnmet);
+    assert.equal((await client.deletePolicy('orders', current)).policy, undefined);
     const refused = client.setPolicy('orders', { spread: '2d' });
     await assert.rejects(refused, (problem: Problem) => problem.field === 'spread');
 });

@@ -13,6 +13,15 @@ from datetime import datetime, timezone
 
 from .conditions import condition_headers, condition_query
 from .outcomes import REPEATED, answered, fields, seconds_of
+from .paths import (
+    callback_path,
+    id_path,
+    name_path,
+    policy_path,
+    quoted,
+    schedule_path,
+    topic_path,
+)
 from .problems import PREFIX, NoAnswer, Problem
 from .topics import popped_of, schedule_of, topic_of
 from .verdicts import Cancelled, Moved, MoveVerdict, Redriven, Verdict, backfilled_of
@@ -146,7 +155,7 @@ class Client:
         A condition that does not hold is a Problem with the slug ``precondition-failed``. With a
         condition, the call is not repeated once it may have been done.
         """
-        path = _path(topic, name) + condition_query(when, not_after)
+        path = name_path(topic, name) + condition_query(when, not_after)
         # Once the task may be due, a repetition would schedule another one. With ``when``, it would
         # compare the new task with itself.
         safe_for = _due_in(task) if when is None else 0.0
@@ -156,20 +165,20 @@ class Client:
 
     def get(self, topic, name):
         """Returns the task of a name, or None."""
-        return self._look(_path(topic, name))
+        return self._look(name_path(topic, name))
 
     def get_by_id(self, task_id):
-        return self._look(_id_path(task_id))
+        return self._look(id_path(task_id))
 
     def cancel(self, topic, name, *, if_match=None, if_none_match=None):
         """Cancels the task of a name. The verdict says whether its record will ever exist.
 
         ``if_match`` and ``if_none_match`` are as for ``replace``.
         """
-        return self._cancel(_path(topic, name), condition_headers(if_match, if_none_match))
+        return self._cancel(name_path(topic, name), condition_headers(if_match, if_none_match))
 
     def cancel_by_id(self, task_id, *, if_match=None, if_none_match=None):
-        return self._cancel(_id_path(task_id), condition_headers(if_match, if_none_match))
+        return self._cancel(id_path(task_id), condition_headers(if_match, if_none_match))
 
     def move(self, topic, name, *, delay=None, due_at=None, if_match=None, if_none_match=None):
         """Gives the pending task of a name another due time. The verdict says whether it has it.
@@ -179,11 +188,11 @@ class Client:
         ``if_none_match`` are as for ``replace``.
         """
         headers = condition_headers(if_match, if_none_match)
-        return self._move(_path(topic, name), delay, due_at, headers)
+        return self._move(name_path(topic, name), delay, due_at, headers)
 
     def move_by_id(self, task_id, *, delay=None, due_at=None, if_match=None, if_none_match=None):
         headers = condition_headers(if_match, if_none_match)
-        return self._move(_id_path(task_id), delay, due_at, headers)
+        return self._move(id_path(task_id), delay, due_at, headers)
 
     def dead_letters(self, topic=None):
         """Yields the dead letters, of one topic or of all, in the order of their due times.
@@ -199,7 +208,7 @@ class Client:
         ``dead`` if the dead letter was dropped.
         """
         status, answer = self._call(
-            "POST", f"/v1/dead/{_quoted(task_id)}/redrive", fields({"to_topic": to_topic})
+            "POST", f"/v1/dead/{quoted(task_id)}/redrive", fields({"to_topic": to_topic})
         )
         if _is(answer, "task-not-found"):
             return self.get_by_id(task_id)
@@ -231,7 +240,7 @@ class Client:
 
     def get_topic(self, topic):
         """Returns a Topic, or None if Kafka has none of this name."""
-        status, answer = self._call("GET", _topic_path(topic))
+        status, answer = self._call("GET", topic_path(topic))
         if _is(answer, "topic-not-found"):
             return None
         return topic_of(_successful(status, answer))
@@ -243,26 +252,35 @@ class Client:
         topic that is paused already keeps its reason.
         """
         body = fields({"reason": reason})
-        return topic_of(self._must("POST", f"{_topic_path(topic)}/pause", body))
+        return topic_of(self._must("POST", f"{topic_path(topic)}/pause", body))
 
     def resume_topic(self, topic, reason=None):
         """Ends the pause of a topic and returns it. Overdue tasks are published now."""
         body = fields({"reason": reason})
-        return topic_of(self._must("POST", f"{_topic_path(topic)}/resume", body))
+        return topic_of(self._must("POST", f"{topic_path(topic)}/resume", body))
 
-    def set_policy(self, topic, **policy):
+    def set_policy(self, topic, *, if_match=None, if_none_match=None, **policy):
         """Sets the whole policy of a topic for the tasks to come, and returns the Topic.
 
         ``ttr`` and ``retry`` (as for ``submit``), ``delay_max``, ``expire_after``, ``spread``
         (lengths of time), ``pending_max``, ``submitted_by_header``. ``paused`` pauses or resumes
-        the topic, which stays as it is without it. To change one member, give the others as well:
-        ``**{**topic.policy.body, "spread": "10m"}``.
-        """
-        return topic_of(self._must("PUT", _policy_path(topic), _parts(policy)))
+        the topic, which stays as it is without it.
 
-    def delete_policy(self, topic):
-        """Takes the policy of a topic away, and returns the Topic."""
-        return topic_of(self._must("DELETE", _policy_path(topic)))
+        To change one member, give the others as well: ``**{**topic.policy.body, "spread": "10m"}``,
+        with ``if_match=topic.revision``. ``if_none_match="*"`` is for a topic without a policy and
+        without a pause. These conditions are as for ``replace``.
+        """
+        condition = condition_headers(if_match, if_none_match)
+        answer = self._must("PUT", policy_path(topic), _parts(policy), condition=condition)
+        return topic_of(answer)
+
+    def delete_policy(self, topic, *, if_match=None):
+        """Takes the policy of a topic away, and returns the Topic.
+
+        With ``if_match``, the topic must have this revision.
+        """
+        condition = condition_headers(if_match, None)
+        return topic_of(self._must("DELETE", policy_path(topic), condition=condition))
 
     def pop(self, topic, group, *, wait="20s", max=1):
         """Waits for tracked tasks of a topic, and returns up to ``max`` of them.
@@ -277,7 +295,7 @@ class Client:
         if seconds >= self._timeout:
             raise ValueError(f"wait is {wait}: give less than the timeout, {self._timeout} s")
         body = fields({"group": group, "wait": wait, "max": max})
-        answer = self._must("POST", f"{_topic_path(topic)}/pop", body)
+        answer = self._must("POST", f"{topic_path(topic)}/pop", body)
         return [popped_of(task) for task in answer["tasks"]]
 
     def set_callback(self, topic, url, **callback):
@@ -286,7 +304,7 @@ class Client:
         More: ``headers`` (a dict), ``timeout`` (a length of time), ``concurrency``,
         ``max_per_second``, ``paused``. ``is_genuine`` checks in the service who calls it.
         """
-        return self._must("PUT", _callback_path(topic), fields({"url": url, **callback}))
+        return self._must("PUT", callback_path(topic), fields({"url": url, **callback}))
 
     def get_callback(self, topic):
         """Returns the callback of a topic, without the values of its headers, or None."""
@@ -296,7 +314,9 @@ class Client:
         """Ends the callback of a topic. Returns it as it was, or None if there is none."""
         return self._callback("DELETE", topic)
 
-    def set_schedule(self, topic, name, payload=MISSING, **schedule):
+    def set_schedule(
+        self, topic, name, payload=MISSING, *, if_match=None, if_none_match=None, **schedule
+    ):
         """Creates a schedule, or replaces it as a whole, and returns the Schedule.
 
         It runs by ``cron`` in a ``time_zone`` (``seconds=True``: with a sixth field for seconds),
@@ -308,42 +328,47 @@ class Client:
         ``overlap`` (``"skip"``), ``spread``, ``dst`` (a dict with ``gap``, ``overlap``),
         ``missed`` (a dict with ``policy``, ``within``, ``count_max``), ``note``. Without
         ``paused=True``, a paused schedule is resumed.
+
+        With ``if_match``, the schedule must have this revision. ``if_none_match="*"`` only creates.
+        These conditions are as for ``replace``.
         """
         body = _body(payload, schedule)
-        return schedule_of(self._must("PUT", _schedule_path(topic, name), body))
+        condition = condition_headers(if_match, if_none_match)
+        answer = self._must("PUT", schedule_path(topic, name), body, condition=condition)
+        return schedule_of(answer)
 
     def preview_schedule(self, topic, name, payload=MISSING, *, runs=5, **schedule):
         """Checks a schedule without storing it. ``next_runs`` has its first runs."""
-        path = f"{_schedule_path(topic, name)}?dry_run=true&next={int(runs)}"
+        path = f"{schedule_path(topic, name)}?dry_run=true&next={int(runs)}"
         return schedule_of(self._must("PUT", path, _body(payload, schedule)))
 
     def get_schedule(self, topic, name, *, runs=0):
         """Returns a Schedule, with so many of its ``next_runs``, or None."""
         query = f"?next={int(runs)}" if runs else ""
-        status, answer = self._call("GET", _schedule_path(topic, name) + query)
+        status, answer = self._call("GET", schedule_path(topic, name) + query)
         if _is(answer, "schedule-not-found"):
             return None
         return schedule_of(_successful(status, answer))
 
     def schedules(self, topic):
         """Yields the schedules of a topic in the order of their names."""
-        path = f"/v1/schedules/{_quoted(topic)}"
+        path = f"/v1/schedules/{quoted(topic)}"
         return map(schedule_of, self._pages(path, {}, "schedules", "after", "next_after"))
 
     def pause_schedule(self, topic, name):
         """Pauses a schedule and returns it. Its runs that are not claimed are withdrawn."""
-        return schedule_of(self._must("POST", f"{_schedule_path(topic, name)}/pause", {}))
+        return schedule_of(self._must("POST", f"{schedule_path(topic, name)}/pause", {}))
 
     def resume_schedule(self, topic, name):
         """Ends the pause of a schedule and returns it."""
-        return schedule_of(self._must("POST", f"{_schedule_path(topic, name)}/resume", {}))
+        return schedule_of(self._must("POST", f"{schedule_path(topic, name)}/resume", {}))
 
     def trigger_schedule(self, topic, name):
         """Submits one more run, which is due now, and returns its task.
 
         It is not repeated once it may have been done: each call makes a run.
         """
-        return self._must("POST", f"{_schedule_path(topic, name)}/trigger", {}, safe_for=0.0)
+        return self._must("POST", f"{schedule_path(topic, name)}/trigger", {}, safe_for=0.0)
 
     def backfill_schedule(self, topic, name, *, last=None, from_=None, to=None, dry_run=False):
         """Makes the runs of the past that were never made, due now, and returns a Backfilled.
@@ -356,14 +381,16 @@ class Client:
         count as ``already_made``.
         """
         body = fields({"last": last, "from": from_, "to": to, "dry_run": dry_run})
-        return backfilled_of(self._must("POST", f"{_schedule_path(topic, name)}/backfill", body))
+        return backfilled_of(self._must("POST", f"{schedule_path(topic, name)}/backfill", body))
 
-    def delete_schedule(self, topic, name):
+    def delete_schedule(self, topic, name, *, if_match=None):
         """Deletes a schedule, and withdraws its runs that are not claimed.
 
-        Returns the Schedule as it was, or None if there is none (any more).
+        Returns the Schedule as it was, or None if there is none (any more). With ``if_match``, the
+        schedule must have this revision.
         """
-        status, answer = self._call("DELETE", _schedule_path(topic, name))
+        condition = condition_headers(if_match, None)
+        status, answer = self._call("DELETE", schedule_path(topic, name), condition=condition)
         if _is(answer, "schedule-not-found"):
             return None
         return schedule_of(_successful(status, answer))
@@ -397,7 +424,7 @@ class Client:
         return Moved(MoveVerdict(answer["verdict"]), answer.get("task"))
 
     def _callback(self, method, topic):
-        status, answer = self._call(method, _callback_path(topic))
+        status, answer = self._call(method, callback_path(topic))
         if _is(answer, "callback-not-found"):
             return None
         return _successful(status, answer)
@@ -413,7 +440,7 @@ class Client:
             query = {**query, parameter: page[following]}
 
     def _answer(self, task_id, call, body):
-        status, answer = self._call("POST", f"{_id_path(task_id)}/{call}", fields(body))
+        status, answer = self._call("POST", f"{id_path(task_id)}/{call}", fields(body))
         return answered(answer, status)
 
     def _many(self, path, member, bodies):
@@ -538,34 +565,6 @@ def _successful(status, answer):
 
 def _is(answer, slug):
     return answer.get("type") == PREFIX + slug
-
-
-def _quoted(part):
-    return urllib.parse.quote(str(part), safe="")
-
-
-def _id_path(task_id):
-    return f"/v1/tasks/{_quoted(task_id)}"
-
-
-def _topic_path(topic):
-    return f"/v1/topics/{_quoted(topic)}"
-
-
-def _callback_path(topic):
-    return f"{_topic_path(topic)}/callback"
-
-
-def _policy_path(topic):
-    return f"{_topic_path(topic)}/policy"
-
-
-def _path(topic, name):
-    return f"{_topic_path(topic)}/tasks/{_quoted(name)}"
-
-
-def _schedule_path(topic, name):
-    return f"/v1/schedules/{_quoted(topic)}/{_quoted(name)}"
 
 
 def _due_in(task):

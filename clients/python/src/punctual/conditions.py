@@ -6,7 +6,10 @@ from .outcomes import fields
 
 
 def condition_headers(if_match, if_none_match):
-    """Returns the headers of a condition. Each is an id, a list of ids, ``"*"``, or None."""
+    """Returns the headers of a condition.
+
+    Each is the id of a task, a list of ids, the revision of a topic or schedule, ``"*"``, or None.
+    """
     given = {"if-match": if_match, "if-none-match": if_none_match}
     return {name: _tags(ids) for name, ids in given.items() if ids is not None}
 
@@ -20,4 +23,4 @@ def condition_query(when, not_after):
 def _tags(ids):
     if ids == "*":
         return ids
-    return ", ".join(f'"{one}"' for one in ([ids] if isinstance(ids, str) else ids))
+    return ", ".join(f'"{one}"' for one in ([ids] if isinstance(ids, (str, int)) else ids))

@@ -33,6 +33,8 @@ class Topic(NamedTuple):
     """A topic."""
 
     topic: str
+    #: Counts the changes of the policy and the pauses.
+    revision: int
     #: None without a policy.
     policy: Optional[Policy]
     #: None if the topic is not paused.
@@ -78,7 +80,14 @@ def topic_of(body):
     paused = body.get("paused")
     pause = paused and Pause(time_of(paused["since"]), paused["reason"], paused.get("by"))
     policy = body.get("policy")
-    return Topic(body["topic"], policy and _policy_of(policy), pause, body.get("in_flight"), body)
+    return Topic(
+        body["topic"],
+        body["revision"],
+        policy and _policy_of(policy),
+        pause,
+        body.get("in_flight"),
+        body,
+    )
 
 
 def _policy_of(body):

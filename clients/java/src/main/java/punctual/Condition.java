@@ -20,16 +20,21 @@ public final class Condition {
     private String when;
     private String notAfter;
 
-    /** The name has the task of one of these ids. {@code "*"} is any task. */
+    /** The name has the task of one of these ids. {@code "*"} is any task, schedule or policy. */
     public Condition ifMatch(String... ids) {
         headers.put("if-match", tags(ids));
         return this;
     }
 
-    /** The name has none of the tasks of these ids. {@code "*"} is any task. */
+    /** The name has none of the tasks of these ids. {@code "*"}: no task, schedule or policy. */
     public Condition ifNoneMatch(String... ids) {
         headers.put("if-none-match", tags(ids));
         return this;
+    }
+
+    /** The topic or the schedule has this revision. */
+    public Condition ifRevision(long revision) {
+        return ifMatch(Long.toString(revision));
     }
 
     /** Of a replacement: {@code EARLIER} replaces only by a task that is due earlier. */

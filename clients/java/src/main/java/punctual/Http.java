@@ -124,7 +124,8 @@ final class Http {
         var left = new ArrayList<Integer>();
         for (int index = 0; index < results.length; index++) left.add(index);
         long began = System.nanoTime();
-        for (var pause = PAUSE_MIN; !left.isEmpty(); pause = min(pause.multipliedBy(2), PAUSE_MAX)) {
+        var pause = PAUSE_MIN;
+        for (; !left.isEmpty(); pause = min(pause.multipliedBy(2), PAUSE_MAX)) {
             var body = Draft.JSON.createObjectNode();
             var parts = body.putArray(member);
             for (int index : left) parts.add(bodies.get(index));

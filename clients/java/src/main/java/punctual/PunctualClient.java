@@ -306,17 +306,24 @@ public final class PunctualClient {
 
     /**
      * Sets the whole policy of a topic and returns the topic. To change one member, begin with
-     * {@code PolicyDraft.from(topic.policy())}.
+     * {@code PolicyDraft.from(topic.policy())}, under the condition of {@code topic.revision()}.
      */
     public Topic setPolicy(String topic, PolicyDraft draft) throws InterruptedException {
-        var answer = http.call("PUT", topicPath(topic) + "/policy", draft.body, Http.FOR_EVER);
-        return Topic.of(answer.successful());
+        return setPolicy(topic, draft, new Condition());
+    }
+
+    public Topic setPolicy(String topic, PolicyDraft draft, Condition condition)
+            throws InterruptedException {
+        return policy("PUT", topic, draft.body, condition);
     }
 
     /** Takes the policy of a topic away, and returns the topic. */
     public Topic deletePolicy(String topic) throws InterruptedException {
-        var answer = http.call("DELETE", topicPath(topic) + "/policy", null, Http.FOR_EVER);
-        return Topic.of(answer.successful());
+        return deletePolicy(topic, new Condition());
+    }
+
+    public Topic deletePolicy(String topic, Condition condition) throws InterruptedException {
+        return policy("DELETE", topic, null, condition);
     }
 
     /** Waits 20 s for a tracked task of a topic, and returns it, or none. */
@@ -362,25 +369,31 @@ public final class PunctualClient {
     /** Creates a schedule, or replaces it as a whole, and returns it. */
     public Schedule setSchedule(String topic, String name, ScheduleDraft draft)
             throws InterruptedException {
-        return schedule("PUT", schedulePath(topic, name), draft.body);
+        return setSchedule(topic, name, draft, new Condition());
+    }
+
+    public Schedule setSchedule(
+            String topic, String name, ScheduleDraft draft, Condition condition)
+            throws InterruptedException {
+        return schedule("PUT", schedulePath(topic, name), draft.body, condition);
     }
 
     /** Checks a schedule without storing it. {@code nextRuns} has its first runs, so many. */
     public Schedule previewSchedule(String topic, String name, ScheduleDraft draft, int runs)
             throws InterruptedException {
         var query = query("dry_run", "true", "next", Integer.toString(runs));
-        return schedule("PUT", schedulePath(topic, name) + query, draft.body);
+        return schedule("PUT", schedulePath(topic, name) + query, draft.body, new Condition());
     }
 
     /** Returns a schedule, or null. */
     public Schedule getSchedule(String topic, String name) throws InterruptedException {
-        return foundSchedule("GET", schedulePath(topic, name));
+        return foundSchedule("GET", schedulePath(topic, name), new Condition());
     }
 
     /** Returns a schedule with so many of its {@code nextRuns}, or null. */
     public Schedule getSchedule(String topic, String name, int runs) throws InterruptedException {
         var query = query("next", Integer.toString(runs));
-        return foundSchedule("GET", schedulePath(topic, name) + query);
+        return foundSchedule("GET", schedulePath(topic, name) + query, new Condition());
     }
 
     /**
@@ -397,12 +410,12 @@ public final class PunctualClient {
 
     /** Pauses a schedule and returns it. Its runs that are not claimed are withdrawn. */
     public Schedule pauseSchedule(String topic, String name) throws InterruptedException {
-        return schedule("POST", schedulePath(topic, name) + "/pause", null);
+        return schedule("POST", schedulePath(topic, name) + "/pause", null, new Condition());
     }
 
     /** Ends the pause of a schedule and returns it. */
     public Schedule resumeSchedule(String topic, String name) throws InterruptedException {
-        return schedule("POST", schedulePath(topic, name) + "/resume", null);
+        return schedule("POST", schedulePath(topic, name) + "/resume", null, new Condition());
     }
 
     /**
@@ -429,7 +442,12 @@ public final class PunctualClient {
      * was, or null if there is none (any more).
      */
     public Schedule deleteSchedule(String topic, String name) throws InterruptedException {
-        return foundSchedule("DELETE", schedulePath(topic, name));
+        return deleteSchedule(topic, name, new Condition());
+    }
+
+    public Schedule deleteSchedule(String topic, String name, Condition condition)
+            throws InterruptedException {
+        return foundSchedule("DELETE", schedulePath(topic, name), condition);
     }
 
     private Moved moveAt(String path, Draft due, Condition condition)
@@ -449,18 +467,25 @@ public final class PunctualClient {
         return Topic.of(answer.successful());
     }
 
+    private Topic policy(String method, String topic, JsonNode body, Condition condition)
+            throws InterruptedException {
+        var path = topicPath(topic) + "/policy";
+        return Topic.of(http.call(method, path, body, Http.FOR_EVER, condition).successful());
+    }
+
     private JsonNode foundCallback(String method, String topic) throws InterruptedException {
         var answer = http.call(method, topicPath(topic) + "/callback", null, Http.FOR_EVER);
         return answer.is("callback-not-found") ? null : answer.successful();
     }
 
-    private Schedule schedule(String method, String path, JsonNode body)
+    private Schedule schedule(String method, String path, JsonNode body, Condition condition)
             throws InterruptedException {
-        return Schedule.of(http.call(method, path, body, Http.FOR_EVER).successful());
+        return Schedule.of(http.call(method, path, body, Http.FOR_EVER, condition).successful());
     }
 
-    private Schedule foundSchedule(String method, String path) throws InterruptedException {
-        var answer = http.call(method, path, null, Http.FOR_EVER);
+    private Schedule foundSchedule(String method, String path, Condition condition)
+            throws InterruptedException {
+        var answer = http.call(method, path, null, Http.FOR_EVER, condition);
         return answer.is("schedule-not-found") ? null : Schedule.of(answer.successful());
     }
 

@@ -6,13 +6,15 @@ import java.time.Instant;
 /**
  * A topic.
  *
+ * @param revision counts the changes of the policy and the pauses
  * @param policy its policy, or null without one
  * @param paused its pause, or null if it is not paused
  * @param inFlight tasks that are claimed and not settled: a pause does not stop them; 0 after a
  *     resume
  * @param body the topic as the API shows it, with the number of pending tasks
  */
-public record Topic(String topic, Policy policy, Pause paused, long inFlight, JsonNode body) {
+public record Topic(String topic, long revision, Policy policy, Pause paused, long inFlight,
+        JsonNode body) {
     /** The pause of a topic. The reason and who paused it are null if they are not known. */
     public record Pause(Instant since, String reason, String by) {}
 
@@ -21,7 +23,7 @@ public record Topic(String topic, Policy policy, Pause paused, long inFlight, Js
         var pause = paused == null ? null : new Pause(Instant.parse(paused.get("since").asText()),
             paused.path("reason").textValue(), paused.path("by").textValue());
         var policy = body.has("policy") ? Policy.of(body.get("policy")) : null;
-        var inFlight = body.path("in_flight").asLong();
-        return new Topic(body.get("topic").asText(), policy, pause, inFlight, body);
+        return new Topic(body.get("topic").asText(), body.get("revision").asLong(), policy, pause,
+            body.path("in_flight").asLong(), body);
     }
 }

@@ -381,22 +381,45 @@ class PunctualClientTest {
         try (var dev = DevServer.start("orders:2")) {
             var client = dev.client();
             client.setSchedule("orders", "poll", ScheduleDraft.every(HOUR).payload(1).paused());
-            var last = BackfillRange.last(HOUR.multipliedBy(3));
-            var dry = BackfillRange.last(HOUR.multipliedBy(3)).dryRun();
-            var would = client.backfillSchedule("orders", "poll", dry);
-            assertEquals(new Backfilled(3, 0, would.runs()), would);
-            var part = BackfillRange.between(would.runs().get(0), would.runs().get(1));
+            var last = BackfillRange.last(HOUR.multipliedBy(3)).dryRun();
+            var would = client.backfillSchedule("orders", "poll", last);
+            var runs = would.runs();
+            assertEquals(new Backfilled(3, 0, runs), would);
+            var part = BackfillRange.between(runs.get(0), runs.get(1));
             var first = client.backfillSchedule("orders", "poll", part);
-            assertEquals(new Backfilled(1, 0, would.runs().subList(0, 1)), first);
-            var rest = client.backfillSchedule("orders", "poll", last);
-            assertEquals(new Backfilled(2, 1, would.runs()), rest);
+            assertEquals(new Backfilled(1, 0, runs.subList(0, 1)), first);
+            var larger = BackfillRange.between(runs.get(0), runs.get(2));
+            var both = client.backfillSchedule("orders", "poll", larger);
+            assertEquals(new Backfilled(1, 1, runs.subList(0, 2)), both);
             dev.advance(Duration.ofSeconds(1));
-            assertEquals(3, dev.published("orders").size());
+            assertEquals(2, dev.published("orders").size());
             var tooLong = BackfillRange.last(Duration.ofDays(8));
             var problem = assertThrows(Problem.class, () -> client.backfillSchedule("orders", "poll", tooLong));
             assertEquals("last", problem.field());
             problem = assertThrows(Problem.class, () -> client.backfillSchedule("orders", "nobody", last));
             assertEquals("schedule-not-found", problem.slug());
+        }
+    }
+
+    @Test
+    void aScheduleIsChangedOnlyUnderItsCondition() throws Exception {
+        assumeTrue(TOPIC != null);
+        try (var dev = DevServer.start("orders:2")) {
+            var client = dev.client();
+            var draft = ScheduleDraft.every(HOUR).payload(1);
+            var isNew = new Condition().ifNoneMatch("*");
+            var made = client.setSchedule("orders", "poll", draft, isNew);
+            var stale = new Condition().ifRevision(made.revision());
+            var changed = client.setSchedule("orders", "poll", draft.payload(2), stale);
+            for (Executable call : List.<Executable>of(
+                    () -> client.setSchedule("orders", "poll", draft, isNew),
+                    () -> client.setSchedule("orders", "poll", draft, stale),
+                    () -> client.deleteSchedule("orders", "poll", stale))) {
+                assertEquals("precondition-failed", assertThrows(Problem.class, call).slug());
+            }
+            var current = new Condition().ifRevision(changed.revision());
+            var deleted = client.deleteSchedule("orders", "poll", current);
+            assertEquals(2, deleted.body().get("payload").asInt());
         }
     }
 
@@ -416,10 +439,20 @@ class PunctualClientTest {
             assertEquals(expected, policy);
             assertEquals("1m", policy.retry().get("backoff_min").asText());
             var changed = PolicyDraft.from(policy).spread(Duration.ofMinutes(10));
-            assertEquals("10m", client.setPolicy("orders", changed).policy().spread());
+            var stale = new Condition().ifRevision(made.revision());
+            assertEquals("10m", client.setPolicy("orders", changed, stale).policy().spread());
+            var isNew = new Condition().ifNoneMatch("*");
+            for (Executable call : List.<Executable>of(
+                    () -> client.setPolicy("orders", changed, stale),
+                    () -> client.setPolicy("orders", changed, isNew),
+                    () -> client.deletePolicy("orders", stale))) {
+                assertEquals("precondition-failed", assertThrows(Problem.class, call).slug());
+            }
             var known = client.getTopic("orders");
             assertEquals(policy.retry(), known.policy().retry());
             assertNotNull(known.paused());
+            var current = new Condition().ifRevision(known.revision());
+            assertNull(client.deletePolicy("orders", current).policy());
             assertNull(client.deletePolicy("orders").policy());
             var wrong = new PolicyDraft().spread(Duration.ofDays(2));
             var problem = assertThrows(Problem.class, () -> client.setPolicy("orders", wrong));
