@@ -1,6 +1,7 @@
 //! Postgres closes idle sessions: in a restart, a failover, or by an operator. The next request
 //! must not fail because of a closed session.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use reqwest::Method;
@@ -80,6 +81,52 @@ async fn calls_after_postgres_has_closed_idle_sessions_are_answered_at_once() {
     )
     .await;
     assert_eq!(one_of_each(node.api(), &topic, 2).await, Vec::<String>::new());
+}
+
+/// The names of sessions in the page for operators: those that a node always has, and all.
+fn documented_sessions() -> (BTreeSet<String>, BTreeSet<String>) {
+    let page = include_str!("../../docs/operate/postgres.md");
+    let section = page.split("\n## Connections\n").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let quoted = |text: &str| -> Vec<String> {
+        text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    let (mut always, mut all) = (BTreeSet::from(["claim".to_owned()]), BTreeSet::new());
+    for row in section.lines().filter(|line| line.starts_with('|')) {
+        let names = quoted(row);
+        if row.starts_with("| always |") && row.contains("| 1 each: ") {
+            always.extend(names.iter().cloned());
+        }
+        all.extend(names);
+    }
+    (always, all)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_for_operators_has_all_sessions_of_a_node() {
+    let (always, all) = documented_sessions();
+    let cluster = Cluster::start("sessions").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let sessions = async || -> BTreeSet<String> {
+        let names: Vec<String> = sqlx::query_scalar(
+            "select distinct substr(application_name, 10) from pg_stat_activity
+             where datname = current_database() and application_name like 'punctual %'",
+        )
+        .fetch_all(&cluster.sql)
+        .await
+        .unwrap();
+        names.into_iter().collect()
+    };
+    // The first task that is published opens the session for settles.
+    node.api().submit(&json!({ "topic": topic, "delay": 0, "payload": 1 })).await;
+    assert_eq!(one_of_each(node.api(), &topic, 1).await, Vec::<String>::new());
+    eventually("a node has the sessions that it always has", DEADLINE, async || {
+        sessions().await.is_superset(&always)
+    })
+    .await;
+    let unknown: Vec<String> = sessions().await.difference(&all).cloned().collect();
+    assert_eq!(unknown, Vec::<String>::new(), "{all:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
