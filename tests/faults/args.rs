@@ -36,6 +36,10 @@ pub struct Args {
     /// plan with operations on them has it anyway. Not together with `--auth`.
     #[arg(long)]
     pub doors: bool,
+    /// The program of an earlier build, for one of the three nodes: a rolling upgrade that does not
+    /// end. The schema is that of this build.
+    #[arg(long, value_name = "PROGRAM")]
+    pub former: Option<PathBuf>,
     /// A measured outage by its name, or `all`. Replaces seeds.
     #[arg(long)]
     pub scenario: Vec<String>,
@@ -59,6 +63,9 @@ impl Args {
     /// Returns all rounds, or why they cannot be run.
     pub fn orders(&self) -> Result<Vec<Order>, String> {
         super::scenarios::check_names(&self.scenario)?;
+        if let Some(program) = self.former.as_deref().filter(|program| !program.is_file()) {
+            return Err(format!("{} of --former is no program", program.display()));
+        }
         let mut orders = Vec::new();
         for path in &self.replay {
             for file in files(path)? {

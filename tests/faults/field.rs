@@ -28,12 +28,15 @@ use super::without_kafka::ServicePort;
 use crate::support::api::client;
 use crate::support::cluster::PARTITIONS;
 use crate::support::ledger::SERIAL_HEADER;
+use crate::support::node::binary;
 use crate::support::wait::look_for;
 use crate::support::{Cluster, Consumer, OwnStack, Record, Wishes, eventually, now_ms, wait};
 
 const READY_DEADLINE: Duration = Duration::from_secs(180);
 const HTTP_DEADLINE: Duration = Duration::from_secs(10);
 const TABLESPACE: &str = "small_disk";
+/// The node that may be of an earlier build. It is not that with a clock of its own.
+const FORMER_NODE: u8 = 2;
 /// The policy of the topic of pauses.
 const EXPIRE_AFTER_MS: i64 = 4000;
 /// All nodes use a new policy after this time.
@@ -60,6 +63,8 @@ pub struct Setup {
     pub has_access: bool,
     /// A part of the traffic comes through an outbox and an intake topic.
     pub has_doors: bool,
+    /// The program of one node, if it is of an earlier build.
+    pub former: Option<PathBuf>,
 }
 
 /// A cluster under test.
@@ -108,6 +113,7 @@ impl Setup {
             is_varied: true,
             has_access: false,
             has_doors: false,
+            former: None,
         }
     }
 
@@ -124,6 +130,7 @@ impl Setup {
             is_varied: false,
             has_access: false,
             has_doors: false,
+            former: None,
         }
     }
 }
@@ -171,8 +178,9 @@ impl Field {
         if setup.has_doors {
             field.doors = Some(Arc::new(Doors::open(&field.own, &field.cluster).await));
         }
-        field.slots =
-            (1..=NODES).map(|number| Slot::start(field.settings(number, &arguments))).collect();
+        field.slots = (1..=NODES)
+            .map(|number| Slot::start(field.settings(number, setup, &arguments)))
+            .collect();
         for slot in &field.slots {
             let what = format!("node {} is ready", slot.number());
             eventually(&what, READY_DEADLINE, async || slot.is_ready(&field.http).await).await;
@@ -183,7 +191,7 @@ impl Field {
         field
     }
 
-    fn settings(&self, number: u8, more: &[String]) -> Settings {
+    fn settings(&self, number: u8, setup: &Setup, more: &[String]) -> Settings {
         let url = self.ways.database_url(number, &self.cluster.database.name);
         let kafka = self.ways.address(Server::Kafka, number).to_owned();
         let etcd = format!("http://{}", self.ways.address(Server::Etcd, number));
@@ -201,7 +209,9 @@ impl Field {
         let arguments =
             own.into_iter().map(str::to_owned).chain(more.iter().cloned()).chain(doors).collect();
         let variables = if number == CLOCK_NODE { self.clock_variables() } else { Vec::new() };
-        Settings { number, arguments, variables, logs: self.folder.clone() }
+        let former = setup.former.clone().filter(|_program| number == FORMER_NODE);
+        let program = former.unwrap_or_else(binary);
+        Settings { number, program, arguments, variables, logs: self.folder.clone() }
     }
 
     /// Returns the environment of the node with a movable wall clock. A preloaded library changes

@@ -98,6 +98,7 @@ async fn run(args: &Args, orders: Vec<Order>) -> bool {
     for Order { name, plan, is_deck } in orders {
         let mut setup = Setup::of_faults(&name, args.rate, is_deck);
         (setup.has_access, setup.has_doors) = (plan.has_access(), plan.has_doors());
+        setup.former.clone_from(&args.former);
         let round = judged(&own, &setup, plan, &mut summaries).await;
         broken.extend(report::verdict(&setup.name, &round));
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
+use crate::support::node::program_of;
 use crate::support::{Node, now_ms, wait};
 
 const LOOK_EVERY_MS: i64 = 50;
@@ -14,6 +15,7 @@ const LOOK_EVERY_MS: i64 = 50;
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub number: u8,
+    pub program: PathBuf,
     pub arguments: Vec<String>,
     pub variables: Vec<(String, String)>,
     pub logs: PathBuf,
@@ -70,16 +72,11 @@ impl Slot {
         }
         if life.node.is_none() {
             life.count += 1;
-            let Settings { number, arguments, variables, logs } = &self.settings;
-            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            let variables: Vec<(&str, &str)> =
-                variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-            life.node = Some(Node::spawn_with(
-                &format!("node-{number}.{}", life.count),
-                &arguments,
-                &variables,
-                logs,
-            ));
+            let Settings { number, program, arguments, variables, logs } = &self.settings;
+            let mut command = program_of(program, &["serve"]);
+            command.args(arguments).envs(variables.iter().cloned());
+            let name = format!("node-{number}.{}", life.count);
+            life.node = Some(Node::spawn_command(&name, command, logs));
         }
         if self.address().is_none() {
             self.show(life.node.as_ref().and_then(Node::address));

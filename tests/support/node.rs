@@ -35,7 +35,12 @@ const DEFAULT_SIGNALS: &str = "--default-signal=HUP,INT";
 /// Returns a command for the program with arguments, and without the settings of the test runner's
 /// shell. The program is `PUNCTUAL_BIN`, or else the one built by cargo for this test.
 pub fn program(arguments: &[&str]) -> Command {
-    program_with(&[DEFAULT_SIGNALS], arguments)
+    program_of(&binary(), arguments)
+}
+
+/// As [`program`], for the program of another build.
+pub fn program_of(binary: &Path, arguments: &[&str]) -> Command {
+    program_with(&[DEFAULT_SIGNALS], binary, arguments)
 }
 
 /// Returns the path of the program.
@@ -44,9 +49,9 @@ pub fn binary() -> PathBuf {
 }
 
 /// As [`program`], with signals set by flags of `env`.
-fn program_with(signals: &[&str], arguments: &[&str]) -> Command {
+fn program_with(signals: &[&str], binary: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
-    command.args(signals).arg(binary());
+    command.args(signals).arg(binary);
     for (name, _) in
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PUNCTUAL_"))
     {
@@ -65,8 +70,8 @@ impl Node {
 
     /// As [`Self::spawn`], with a parent that makes it ignore some signals.
     pub fn spawn_ignoring(name: &str, signals: &str, arguments: &[&str], folder: &Path) -> Self {
-        let mut command =
-            program_with(&[DEFAULT_SIGNALS, &format!("--ignore-signal={signals}")], &["serve"]);
+        let signals = [DEFAULT_SIGNALS, &format!("--ignore-signal={signals}")];
+        let mut command = program_with(&signals, &binary(), &["serve"]);
         command.args(arguments);
         Self::spawn_command(name, command, folder)
     }
