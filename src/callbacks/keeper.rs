@@ -20,7 +20,7 @@ use crate::clock;
 use crate::domain::topic::callback::StoredCallback;
 use crate::domain::topic::callback::policy::CallbackPolicy;
 use crate::domain::topic::group::ConsumerGroup;
-use crate::domain::{Throttle, TopicName};
+use crate::domain::{Throttle, TopicName, Unopened};
 use crate::error_chain::chain;
 use crate::node::membership::Bulletin;
 use crate::node::requests::service::Service;
@@ -102,7 +102,8 @@ impl CallbackKeeper {
         Ok(())
     }
 
-    async fn carry_out(&mut self, all: Vec<StoredCallback>) -> Result<(), TaskFailure> {
+    async fn carry_out(&mut self, mut all: Vec<StoredCallback>) -> Result<(), TaskFailure> {
+        all.retain(|stored| self.is_opened(stored));
         let paused = all.iter().filter(|one| one.pause_reason.is_some()).count();
         self.parts.metrics.paused.set(paused.saturating_as());
         self.running.retain(|topic, running| {
@@ -127,6 +128,24 @@ impl CallbackKeeper {
             }
         }
         Ok(())
+    }
+
+    /// Returns false for a callback whose headers this node cannot decrypt. It sends nothing without
+    /// them; other nodes may.
+    fn is_opened(&mut self, stored: &StoredCallback) -> bool {
+        let Some(why) = stored.unopened else { return true };
+        if self.throttle.lets_through(clock::monotonic()) {
+            let reason = match why {
+                Unopened::NoKey(id) => format!("this node lacks payload key {id}"),
+                Unopened::Damaged => "they were not encrypted for this callback".to_owned(),
+            };
+            tracing::warn!(
+                topic = %stored.topic,
+                reason,
+                "cannot decrypt the headers of a callback; this node sends nothing for it"
+            );
+        }
+        false
     }
 
     async fn start(&mut self, stored: StoredCallback) -> Result<(), TaskFailure> {

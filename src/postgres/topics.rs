@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::postgres::PostgresSettings;
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
+use crate::sealing::PayloadKeys;
 
 const PURPOSE: ConnectionPurpose =
     ConnectionPurpose { name: "topics", deadline: Duration::from_secs(5), settings: &[] };
@@ -18,10 +19,12 @@ const PURPOSE: ConnectionPurpose =
 #[derive(Debug)]
 pub struct Topics {
     pool: Pool,
+    keys: PayloadKeys,
 }
 
 impl Topics {
     pub fn new(settings: &PostgresSettings, connections_max: usize) -> Self {
-        Self { pool: Pool::new(settings, PURPOSE, connections_max) }
+        let pool = Pool::new(settings, PURPOSE, connections_max);
+        Self { pool, keys: settings.payload_keys().clone() }
     }
 }

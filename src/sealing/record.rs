@@ -23,13 +23,16 @@ const TAG: usize = 16;
 /// The bytes that sealing adds to a part.
 pub const OVERHEAD: usize = HEAD + TAG;
 
-/// The owner of a record: its task or its schedule.
+/// The owner of a record: its task, its schedule or its callback.
 #[derive(Clone, Copy, Debug)]
 pub enum RecordOwner<'a> {
     /// The first id of a task, and its topic.
     Task(TaskId, &'a str),
     /// The topic and the name of a schedule.
     Schedule(&'a str, &'a str),
+    /// The topic and the URL of a callback. So nobody who can write to the table can send the
+    /// headers to another service.
+    Callback(&'a str, &'a str),
 }
 
 /// Key, payload and headers of a row.
@@ -84,19 +87,21 @@ impl Part {
 }
 
 impl RecordOwner<'_> {
-    /// Returns 8 bytes for a task, and more for a schedule.
+    /// Returns 8 bytes for a task, and more for the others.
     fn salt(&self) -> Vec<u8> {
+        let of = |what: &[u8], topic: &str, name: &str| {
+            [what, b"\0", topic.as_bytes(), b"\0", name.as_bytes()].concat()
+        };
         match self {
             Self::Task(first, _topic) => first.low_bits().to_be_bytes().to_vec(),
-            Self::Schedule(topic, name) => {
-                [b"schedule\0".as_slice(), topic.as_bytes(), b"\0", name.as_bytes()].concat()
-            }
+            Self::Schedule(topic, name) => of(b"schedule", topic, name),
+            Self::Callback(topic, url) => of(b"callback", topic, url),
         }
     }
 
     const fn topic(&self) -> &str {
         match self {
-            Self::Task(_, topic) | Self::Schedule(topic, _) => topic,
+            Self::Task(_, topic) | Self::Schedule(topic, _) | Self::Callback(topic, _) => topic,
         }
     }
 
@@ -362,6 +367,7 @@ mod tests {
             RecordOwner::Task(id(9, 2), "t"),
             RecordOwner::Task(id(9, 1), "u"),
             RecordOwner::Schedule("t", "n"),
+            RecordOwner::Callback("t", "n"),
         ] {
             assert_eq!(opened(other, &stored), DAMAGED, "{other:?}");
         }

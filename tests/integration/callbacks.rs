@@ -36,10 +36,10 @@ const KEYS: [&[u8]; 2] = [b"the first key of two, 32 bytes..", b"the second key 
 
 /// A request that the service has got.
 #[derive(Clone, Debug)]
-struct Request {
+pub struct Request {
     at: i64,
-    path: String,
-    headers: HashMap<String, String>,
+    pub path: String,
+    pub headers: HashMap<String, String>,
     body: Bytes,
 }
 
@@ -55,21 +55,21 @@ impl Request {
 
 /// The answer to a request: the status, `retry-after`, and how long it takes.
 #[derive(Clone, Copy)]
-struct Reply(u16, Option<&'static str>, Duration);
+pub struct Reply(u16, Option<&'static str>, Duration);
 
-const OK: Reply = Reply(204, None, Duration::ZERO);
+pub const OK: Reply = Reply(204, None, Duration::ZERO);
 
 type Rule = Box<dyn Fn(&Request) -> Reply + Send>;
 
 /// A service that is called back.
-struct Service {
+pub struct Service {
     port: u16,
     seen: Mutex<Vec<Request>>,
     rule: Mutex<Rule>,
 }
 
 impl Service {
-    async fn start(rule: impl Fn(&Request) -> Reply + Send + 'static) -> Arc<Self> {
+    pub async fn start(rule: impl Fn(&Request) -> Reply + Send + 'static) -> Arc<Self> {
         Self::start_at(TcpListener::bind("127.0.0.1:0").await.unwrap(), rule)
     }
 
@@ -108,11 +108,11 @@ impl Service {
         answer
     }
 
-    fn url(&self, path: &str) -> String {
+    pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    fn seen(&self) -> Vec<Request> {
+    pub fn seen(&self) -> Vec<Request> {
         self.seen.lock().clone()
     }
 
@@ -166,20 +166,21 @@ impl Listener for TlsListener {
 
 /// Starts a node that may call these services.
 async fn node_for(cluster: &Cluster, services: &[&Arc<Service>]) -> Node {
+    cluster.node_with(&words(&flags_for(cluster, services))).await
+}
+
+pub fn words(flags: &[String]) -> Vec<&str> {
+    flags.iter().map(String::as_str).collect()
+}
+
+/// Returns the flags of a node that may call these services.
+pub fn flags_for(cluster: &Cluster, services: &[&Arc<Service>]) -> Vec<String> {
     let file = cluster.folder().join("callback.keys");
     std::fs::write(&file, KEYS.map(|key| STANDARD.encode(key)).join("\n")).unwrap();
     let hosts: Vec<String> = services.iter().map(|one| one.url("")).collect();
     let (hosts, file) = (hosts.join(","), file.to_str().unwrap());
-    cluster
-        .node_with(&[
-            "--callback-host",
-            &hosts,
-            "--callback-network",
-            "127.0.0.1",
-            "--callback-key-file",
-            file,
-        ])
-        .await
+    let flags = ["--callback-host", &hosts, "--callback-network", "127.0.0.1"];
+    flags.into_iter().chain(["--callback-key-file", file]).map(str::to_owned).collect()
 }
 
 async fn put(api: &Api, topic: &str, callback: &Value) -> Answer {

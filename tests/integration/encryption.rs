@@ -2,6 +2,7 @@
 //! shown.
 
 mod at_rest;
+mod callbacks;
 mod in_bulk;
 mod reseal;
 

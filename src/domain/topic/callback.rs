@@ -5,6 +5,7 @@ pub mod policy;
 use std::time::Duration;
 
 use super::TopicName;
+use crate::domain::Unopened;
 
 /// The time that a service has for an answer, unless the callback says otherwise.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -65,7 +66,10 @@ pub struct StoredCallback {
     pub topic: TopicName,
     /// Another one after each change, and higher.
     pub revision: u64,
+    /// Without the values of its headers if these cannot be decrypted.
     pub callback: Callback,
+    /// Why this node cannot decrypt the values of the headers. It sends nothing then.
+    pub unopened: Option<Unopened>,
     /// Why it is paused, if a node has paused it.
     pub pause_reason: Option<String>,
 }

@@ -10,6 +10,8 @@
 //! claim passes such a row, and only a sweep finds the row again. So tasks that are due about now
 //! keep their record.
 //!
+//! A callback has the values of its headers encrypted as the payload of a record.
+//!
 //! A run of a schedule that is stored in the clear may be a copy that a node makes in a statement.
 //! So a schedule in the clear stays as it is.
 
@@ -63,8 +65,26 @@ from task group by 2
 union all select 'task_far', punctual_sealed_by(headers), count(*) from task_far group by 2
 union all select 'dead_letter', punctual_sealed_by(headers), count(*) from dead_letter group by 2
 union all select 'schedule', punctual_sealed_by(headers), count(*) from schedule group by 2
+union all select 'topic_callback', punctual_sealed_by(header_mark), count(*)
+  from topic_callback where headers <> '{}' group by 2
 union all select 'execlog_payload', punctual_sealed_by(h), count(*)
   from execlog_payload, unnest(headers) h group by 2";
+
+/// The values of the headers of callbacks, as records. A row in the clear may have them among
+/// `headers`.
+const CALLBACK_RECORDS: &str = "(
+      select c.xmin, c.topic as id, c.topic, c.url, null::bytea as key, c.header_mark as headers,
+        coalesce(c.header_values, convert_to((
+          select coalesce(json_agg(h.value order by h.place), '[]')::text
+          from unnest(c.headers) with ordinality as h (value, place) where h.place % 2 = 0
+        ), 'UTF8')) as payload
+      from topic_callback c where c.headers <> '{}'
+    ) callback";
+
+const SET_CALLBACK: &str = "header_values = l.payload, header_mark = l.headers,
+  headers = array(
+    select case when h.place % 2 = 0 then '' else h.value end
+    from unnest(t.headers) with ordinality as h (value, place) order by h.place)";
 
 /// A table whose rows keep records for long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +93,7 @@ pub enum SealedTable {
     Task,
     DeadLetter,
     Schedule,
+    Callback,
 }
 
 /// The place of a row in the order of its table.
@@ -80,7 +101,8 @@ type Position = (String, String);
 
 impl SealedTable {
     /// The far tasks come first: the mover takes rows from there to the leaves.
-    pub const ALL: [Self; 4] = [Self::TaskFar, Self::Task, Self::DeadLetter, Self::Schedule];
+    pub const ALL: [Self; 5] =
+        [Self::TaskFar, Self::Task, Self::DeadLetter, Self::Schedule, Self::Callback];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -88,6 +110,15 @@ impl SealedTable {
             Self::Task => "task",
             Self::DeadLetter => "dead_letter",
             Self::Schedule => "schedule",
+            Self::Callback => "topic_callback",
+        }
+    }
+
+    /// Returns the table with its records in the columns of [`OwnedColumns`].
+    const fn records(self) -> &'static str {
+        match self {
+            Self::Callback => CALLBACK_RECORDS,
+            _ => self.name(),
         }
     }
 
@@ -99,11 +130,16 @@ impl SealedTable {
                 ("id", "$1::text is not null and id > $2::text::uuid")
             }
             Self::Schedule => ("id", "$1::text is not null and id > $2::text::bigint"),
+            Self::Callback => ("id", "$1::text is not null and id > $2::text"),
         }
     }
 
     fn beginning(self) -> Position {
-        let minor = if self == Self::Schedule { "0".to_owned() } else { Uuid::nil().to_string() };
+        let minor = match self {
+            Self::Schedule => "0".to_owned(),
+            Self::Callback => String::new(),
+            _ => Uuid::nil().to_string(),
+        };
         ("-1".to_owned(), minor)
     }
 
@@ -111,20 +147,24 @@ impl SealedTable {
     /// at. Payloads of rows that are left out are not read.
     fn page_text(self) -> String {
         let (order, behind) = self.order();
-        let table = self.name();
+        let table = self.records();
         let major = if self == Self::Task { "shard::text" } else { "'0'::text" };
         let first = match self {
             Self::Task | Self::TaskFar => "coalesce(first_id, id)",
             Self::DeadLetter => "id",
-            Self::Schedule => "null::uuid",
+            Self::Schedule | Self::Callback => "null::uuid",
         };
-        let name = if self == Self::Schedule { "name" } else { "null::text" };
+        let name = match self {
+            Self::Schedule => "name",
+            Self::Callback => "url",
+            _ => "null::text",
+        };
         let condition = match self {
             Self::Task => {
                 "abs(punctual_millis(minor::uuid)
       - (extract(epoch from statement_timestamp()) * 1000)::bigint) > $6"
             }
-            Self::TaskFar | Self::DeadLetter => "$6::bigint is not null",
+            Self::TaskFar | Self::DeadLetter | Self::Callback => "$6::bigint is not null",
             Self::Schedule => "$6::bigint is not null and key_id is not null",
         };
         format!(
@@ -160,6 +200,11 @@ order by o.place"
             }
             Self::TaskFar | Self::DeadLetter => format!("t.id = {other}.minor::uuid"),
             Self::Schedule => format!("t.id = {other}.minor::bigint"),
+            Self::Callback => format!("t.topic = {other}.minor"),
+        };
+        let set = match self {
+            Self::Callback => SET_CALLBACK,
+            _ => "key = l.key, payload = l.payload, headers = l.headers",
         };
         // Only the leaves of these tasks are locked.
         let range = match self {
@@ -177,7 +222,7 @@ with n as materialized (
   where t.xmin::text = n.version and {range}
   for update of t skip locked
 )
-update {table} t set key = l.key, payload = l.payload, headers = l.headers
+update {table} t set {set}
 from l where {same} and {range}"
         )
     }
@@ -352,7 +397,7 @@ impl Resealer {
             let mut seen = Resealed::default();
             let mut records = Vec::with_capacity(rows.len());
             for row in rows {
-                match resealed(row, keys)? {
+                match resealed(row, table, keys)? {
                     Ok(record) => records.push(record),
                     Err(Unopened::NoKey(_)) => seen.without_key += 1,
                     Err(Unopened::Damaged) => seen.damaged += 1,
@@ -414,7 +459,11 @@ struct NewRecord {
     record: OwnedColumns,
 }
 
-fn resealed(row: &PgRow, keys: &KeySet) -> Result<Result<NewRecord, Unopened>, sqlx::Error> {
+fn resealed(
+    row: &PgRow,
+    table: SealedTable,
+    keys: &KeySet,
+) -> Result<Result<NewRecord, Unopened>, sqlx::Error> {
     let stored = OwnedColumns {
         key: row.try_get("key")?,
         payload: row.try_get("payload")?,
@@ -422,9 +471,11 @@ fn resealed(row: &PgRow, keys: &KeySet) -> Result<Result<NewRecord, Unopened>, s
     };
     let (topic, name): (String, Option<String>) = (row.try_get("topic")?, row.try_get("name")?);
     let first: Option<Uuid> = row.try_get("first")?;
-    let owner = match (first, &name) {
+    let name = name.as_deref().unwrap_or_default();
+    let owner = match (first, table) {
         (Some(first), _) => RecordOwner::Task(TaskId::from_uuid(first), &topic),
-        (None, name) => RecordOwner::Schedule(&topic, name.as_deref().unwrap_or_default()),
+        (None, SealedTable::Callback) => RecordOwner::Callback(&topic, name),
+        (None, _) => RecordOwner::Schedule(&topic, name),
     };
     let plain = match keys.open(owner, stored.as_columns()) {
         OpenedRecord::Plain => stored,

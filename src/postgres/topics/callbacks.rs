@@ -1,4 +1,4 @@
-//! The callbacks of topics.
+//! The callbacks of topics. The values of their headers are encrypted like records.
 
 use std::time::Duration;
 
@@ -7,15 +7,17 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use super::Topics;
-use crate::domain::TopicName;
 use crate::domain::topic::callback::{Callback, StoredCallback};
+use crate::domain::{TopicName, Unopened};
 use crate::postgres::PostgresError;
+use crate::postgres::tasks::sealed::refused;
+use crate::sealing::{Columns, KeySet, OpenedRecord, RecordOwner};
 
 /// Maximum number of callbacks of a cluster. Each has a Kafka client on each node.
 pub const CALLBACKS_MAX: usize = 64;
 
-const COLUMNS: &str = "topic, revision, url, headers, timeout_ms, concurrency, max_per_second,
-  is_paused, pause_reason";
+const COLUMNS: &str = "topic, revision, url, headers, header_values, header_mark, timeout_ms,
+  concurrency, max_per_second, is_paused, pause_reason";
 
 /// The lock lets one new callback at a time be compared with the limit.
 const LOCK: &str = "-- lock the callbacks\nlock table topic_callback in share row exclusive mode";
@@ -26,10 +28,12 @@ select count(*) from topic_callback where topic <> $1";
 fn put_text() -> String {
     format!(
         "-- put a callback
-insert into topic_callback (topic, url, headers, timeout_ms, concurrency, max_per_second, is_paused)
-values ($1, $2, $3, $4, $5, $6, $7)
+insert into topic_callback (topic, url, headers, timeout_ms, concurrency, max_per_second, is_paused,
+  header_values, header_mark)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 on conflict (topic) do update set revision = excluded.revision, url = excluded.url,
-  headers = excluded.headers, timeout_ms = excluded.timeout_ms,
+  headers = excluded.headers, header_values = excluded.header_values,
+  header_mark = excluded.header_mark, timeout_ms = excluded.timeout_ms,
   concurrency = excluded.concurrency, max_per_second = excluded.max_per_second,
   is_paused = excluded.is_paused, pause_reason = null
 returning {COLUMNS}"
@@ -57,7 +61,8 @@ impl Topics {
         topic: &TopicName,
         callback: &Callback,
     ) -> Result<Option<StoredCallback>, PostgresError> {
-        let statement = async |open: &mut PgConnection| put(open, topic, callback).await;
+        let keys = &self.keys.current();
+        let statement = async |open: &mut PgConnection| put(open, topic, callback, keys).await;
         self.pool.run("put a callback", statement).await
     }
 
@@ -71,7 +76,8 @@ impl Topics {
         let statement = || {
             async |open: &mut PgConnection| {
                 let query = sqlx::query(AssertSqlSafe(text.clone())).bind(topic.as_str());
-                query.fetch_optional(open).await?.as_ref().map(callback_of).transpose()
+                let row = query.fetch_optional(open).await?;
+                row.map(|row| callback_of(&row, &self.keys.current())).transpose()
             }
         };
         self.pool.read("look up a callback", statement).await
@@ -82,8 +88,9 @@ impl Topics {
         let text = format!("-- all callbacks\nselect {COLUMNS} from topic_callback order by topic");
         let statement = || {
             async |open: &mut PgConnection| {
-                let query = sqlx::query(AssertSqlSafe(text.clone()));
-                query.fetch_all(open).await?.iter().map(callback_of).collect()
+                let rows = sqlx::query(AssertSqlSafe(text.clone())).fetch_all(open).await?;
+                let keys = self.keys.current();
+                rows.iter().map(|row| callback_of(row, &keys)).collect()
             }
         };
         self.pool.read("read all callbacks", statement).await
@@ -118,7 +125,8 @@ impl Topics {
     ) -> Result<Option<StoredCallback>, PostgresError> {
         let statement = async |open: &mut PgConnection| {
             let query = sqlx::query(AssertSqlSafe(delete_text())).bind(topic.as_str());
-            query.fetch_optional(open).await?.as_ref().map(callback_of).transpose()
+            let row = query.fetch_optional(open).await?;
+            row.map(|row| callback_of(&row, &self.keys.current())).transpose()
         };
         self.pool.run("delete a callback", statement).await
     }
@@ -128,6 +136,7 @@ async fn put(
     open: &mut PgConnection,
     topic: &TopicName,
     callback: &Callback,
+    keys: &KeySet,
 ) -> Result<Option<StoredCallback>, sqlx::Error> {
     let mut transaction = open.begin().await?;
     sqlx::query(LOCK).execute(&mut *transaction).await?;
@@ -137,29 +146,90 @@ async fn put(
         transaction.rollback().await?;
         return Ok(None);
     }
-    let headers: Vec<&str> =
-        callback.headers.iter().flat_map(|(name, value)| [name.as_str(), value.as_str()]).collect();
+    let headers = HeaderColumns::of(topic, callback, keys)?;
     let row = sqlx::query(AssertSqlSafe(put_text()))
         .bind(topic.as_str())
         .bind(&callback.url)
-        .bind(headers)
+        .bind(headers.pairs)
         .bind(callback.timeout.as_millis().saturating_as::<i64>())
         .bind(i32::from(callback.concurrency))
         .bind(callback.max_per_second.map(i32::from))
         .bind(callback.is_paused)
+        .bind(headers.values)
+        .bind(headers.mark)
         .fetch_one(&mut *transaction)
         .await?;
-    let stored = callback_of(&row)?;
+    let stored = callback_of(&row, keys)?;
     transaction.commit().await?;
     Ok(Some(stored))
 }
 
-fn callback_of(row: &PgRow) -> Result<StoredCallback, sqlx::Error> {
-    let headers: Vec<String> = row.try_get("headers")?;
-    let pairs = headers.chunks_exact(2).filter_map(|pair| match pair {
-        [name, value] => Some((name.clone(), value.clone())),
-        _ => None,
-    });
+/// The headers of a callback as they are stored.
+struct HeaderColumns<'a> {
+    /// Names and values, one after the other. The values are empty if they stand encrypted in
+    /// `values`.
+    pairs: Vec<&'a str>,
+    values: Option<Vec<u8>>,
+    mark: Option<Vec<u8>>,
+}
+
+impl<'a> HeaderColumns<'a> {
+    fn of(topic: &TopicName, callback: &'a Callback, keys: &KeySet) -> Result<Self, sqlx::Error> {
+        let owner = RecordOwner::Callback(topic.as_str(), &callback.url);
+        let values: Vec<&str> = callback.headers.iter().map(|(_, value)| value.as_str()).collect();
+        let json =
+            serde_json::to_vec(&values).map_err(|error| sqlx::Error::Encode(error.into()))?;
+        let sealed = match values.as_slice() {
+            [] => None,
+            _ => keys.seal(owner, Columns::new(None, Some(&json), None)).map_err(refused)?,
+        };
+        let shown = |value: &'a str| if sealed.is_some() { "" } else { value };
+        let pairs = callback.headers.iter();
+        let pairs = pairs.flat_map(|(name, value)| [name.as_str(), shown(value)]).collect();
+        let (values, mark) = sealed.map_or((None, None), |record| (record.payload, record.headers));
+        Ok(Self { pairs, values, mark })
+    }
+}
+
+/// The headers of a row, and why their values cannot be decrypted. The values are empty then.
+struct StoredHeaders {
+    headers: Vec<(String, String)>,
+    unopened: Option<Unopened>,
+}
+
+impl StoredHeaders {
+    fn of(row: &PgRow, keys: &KeySet) -> Result<Self, sqlx::Error> {
+        let pairs: Vec<String> = row.try_get("headers")?;
+        let mut headers: Vec<(String, String)> = pairs
+            .chunks_exact(2)
+            .filter_map(|pair| match pair {
+                [name, value] => Some((name.clone(), value.clone())),
+                _ => None,
+            })
+            .collect();
+        let Some(stored) = row.try_get::<Option<Vec<u8>>, _>("header_values")? else {
+            return Ok(Self { headers, unopened: None });
+        };
+        let mark: Option<Vec<u8>> = row.try_get("header_mark")?;
+        let owner = RecordOwner::Callback(row.try_get("topic")?, row.try_get("url")?);
+        let opened = match keys.open(owner, Columns::new(None, Some(&stored), mark.as_deref())) {
+            OpenedRecord::Plain => stored,
+            OpenedRecord::Opened(opened) => opened.payload.unwrap_or_default(),
+            OpenedRecord::Unopened(why) => return Ok(Self { headers, unopened: Some(why) }),
+        };
+        let values: Vec<String> = serde_json::from_slice(&opened).unwrap_or_default();
+        if values.len() != headers.len() {
+            return Ok(Self { headers, unopened: Some(Unopened::Damaged) });
+        }
+        for ((_name, value), opened) in headers.iter_mut().zip(values) {
+            *value = opened;
+        }
+        Ok(Self { headers, unopened: None })
+    }
+}
+
+fn callback_of(row: &PgRow, keys: &KeySet) -> Result<StoredCallback, sqlx::Error> {
+    let StoredHeaders { headers, unopened } = StoredHeaders::of(row, keys)?;
     let max_per_second: Option<i32> = row.try_get("max_per_second")?;
     let timeout_ms: i64 = row.try_get("timeout_ms")?;
     Ok(StoredCallback {
@@ -167,12 +237,13 @@ fn callback_of(row: &PgRow) -> Result<StoredCallback, sqlx::Error> {
         revision: row.try_get::<i64, _>("revision")?.saturating_as::<u64>(),
         callback: Callback {
             url: row.try_get("url")?,
-            headers: pairs.collect(),
+            headers,
             timeout: Duration::from_millis(timeout_ms.saturating_as()),
             concurrency: row.try_get::<i32, _>("concurrency")?.saturating_as::<u16>(),
             max_per_second: max_per_second.map(|count| count.saturating_as::<u16>()),
             is_paused: row.try_get("is_paused")?,
         },
+        unopened,
         pause_reason: row.try_get("pause_reason")?,
     })
 }

@@ -16,7 +16,7 @@ use crate::support::{Api, Cluster, Node, eventually, now_ms};
 use crate::tokens::AuthFile;
 
 /// Runs the command. Returns its exit code, stdout and stderr.
-async fn reseal(cluster: &Cluster, keys: &str, more: &[&str]) -> (i32, String, String) {
+pub async fn reseal(cluster: &Cluster, keys: &str, more: &[&str]) -> (i32, String, String) {
     let words = ["payload-keys", "reseal", "--database-url", &cluster.database.url];
     let words = [&words[..], &["--payload-key-file", keys], more].concat();
     let output = program(&words).output();

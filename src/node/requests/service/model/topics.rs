@@ -77,10 +77,10 @@ impl Topics {
             return PutCallback::Refused(refused);
         }
         let revision = self.callback(topic).map_or(1, |stored| stored.revision + 1);
-        let stored =
-            StoredCallback { topic: topic.clone(), revision, callback, pause_reason: None };
+        let (topic, unopened, pause_reason) = (topic.clone(), None, None);
+        let stored = StoredCallback { topic, revision, callback, unopened, pause_reason };
         let mut callbacks = self.callbacks.lock();
-        callbacks.retain(|one| one.topic != *topic);
+        callbacks.retain(|one| one.topic != stored.topic);
         callbacks.push(stored.clone());
         PutCallback::Stored(stored)
     }
