@@ -80,9 +80,14 @@ async fn submit(args: args::SubmitArgs) -> ExitCode {
     }
     let asked = submit_one(&args).await;
     if args.replace {
-        return end(asked, args.node.json, Deed::Replace, print::replaced);
+        return end(asked, args.node.is_json(), Deed::Replace, print::replaced);
     }
-    end(asked, args.node.json, Deed::Submit { is_named: args.name.is_some() }, print::submitted)
+    end(
+        asked,
+        args.node.is_json(),
+        Deed::Submit { is_named: args.name.is_some() },
+        print::submitted,
+    )
 }
 
 async fn submit_one(args: &args::SubmitArgs) -> Result<NodeAnswer, Ending> {
@@ -114,7 +119,7 @@ async fn show(args: args::Show) -> ExitCode {
             }
             (id, ..) => caller.get(&["v1", "tasks", &id_text(*id)], &[]),
         });
-    end(asked.await, args.node.json, Deed::Look, print::shown)
+    end(asked.await, args.node.is_json(), Deed::Look, print::shown)
 }
 
 /// Moves a task to another due time, or many tasks of a topic.
@@ -122,7 +127,7 @@ async fn move_tasks(args: args::MoveArgs) -> ExitCode {
     if args.by.is_some() || args.to.is_some() {
         return move_many(&args).await;
     }
-    end(move_one(&args).await, args.node.json, Deed::Move, print::moved)
+    end(move_one(&args).await, args.node.is_json(), Deed::Move, print::moved)
 }
 
 async fn move_one(args: &args::MoveArgs) -> Result<NodeAnswer, Ending> {
@@ -142,7 +147,7 @@ async fn move_many(args: &args::MoveArgs) -> ExitCode {
         let of = topic.unwrap_or_default();
         return unconfirmed(
             &format!("move all tasks of {of} in this range that can still be moved"),
-            args.node.json,
+            args.node.is_json(),
         );
     }
     let bulk = Bulk {
@@ -154,7 +159,7 @@ async fn move_many(args: &args::MoveArgs) -> ExitCode {
         new_due: (args.by.as_deref(), args.to.as_deref()),
         range: &args.range,
         is_dry_run: args.dry_run,
-        is_json: args.node.json,
+        is_json: args.node.is_json(),
         retry_for: bulk::RETRY_FOR,
         what: "task",
         done: "moved",
@@ -167,7 +172,7 @@ async fn cancel(args: args::CancelArgs) -> ExitCode {
     if args.name.is_none() && (args.topic.is_some() || args.submitted_by.is_some()) {
         return cancel_many(&args).await;
     }
-    end(cancel_one(&args).await, args.node.json, Deed::Cancel, print::cancelled)
+    end(cancel_one(&args).await, args.node.is_json(), Deed::Cancel, print::cancelled)
 }
 
 async fn cancel_one(args: &args::CancelArgs) -> Result<NodeAnswer, Ending> {
@@ -188,7 +193,7 @@ async fn cancel_many(args: &args::CancelArgs) -> ExitCode {
         let by = submitted_by.map(|name| format!(" submitted by {name}")).unwrap_or_default();
         return unconfirmed(
             &format!("cancel all tasks{of}{by} in this range that can still be cancelled"),
-            args.node.json,
+            args.node.is_json(),
         );
     }
     let bulk = Bulk {
@@ -200,7 +205,7 @@ async fn cancel_many(args: &args::CancelArgs) -> ExitCode {
         new_due: (None, None),
         range: &args.range,
         is_dry_run: args.dry_run,
-        is_json: args.node.json,
+        is_json: args.node.is_json(),
         retry_for: bulk::RETRY_FOR,
         what: "task",
         done: "cancelled",
@@ -216,7 +221,7 @@ async fn answer(
     body: Result<Vec<u8>, String>,
 ) -> ExitCode {
     let asked = answer_one(node, task, call, body).await;
-    end(asked, node.json, Deed::Answer, print::answered)
+    end(asked, node.is_json(), Deed::Answer, print::answered)
 }
 
 async fn answer_one(
@@ -247,7 +252,7 @@ async fn list(args: args::ListArgs) -> ExitCode {
     if args.counts {
         let filters = given(&[("topic", &args.topic), ("state", &args.state)]);
         let asked = ask(&args.node, |caller| caller.get(&["v1", "tasks", "counts"], &filters));
-        return end(asked.await, args.node.json, Deed::Look, |answer| {
+        return end(asked.await, args.node.is_json(), Deed::Look, |answer| {
             counts::shown(answer, args.topic.as_deref())
         });
     }
@@ -265,7 +270,7 @@ async fn list(args: args::ListArgs) -> ExitCode {
         path: &TASKS,
         filters,
         part: &args.part,
-        is_json: args.node.json,
+        is_json: args.node.is_json(),
         what: "task",
     };
     let cells = |task: Task| {
@@ -279,7 +284,7 @@ async fn list(args: args::ListArgs) -> ExitCode {
         Ok(caller) => listing.print(&caller, ["DUE", "ID", "TOPIC", "NAME", "KEY"], cells).await,
         Err(ending) => Err(ending.into()),
     };
-    finish(printed.map(|()| ExitCode::SUCCESS), args.node.json, Deed::Look)
+    finish(printed.map(|()| ExitCode::SUCCESS), args.node.is_json(), Deed::Look)
 }
 
 /// Lists, pauses and resumes topics, and sets their policies.
@@ -291,11 +296,11 @@ async fn topic(args: args::TopicArgs) -> ExitCode {
             let mut query = given(&[("after", &args.after)]);
             query.push(("limit", &limit));
             let asked = ask(&args.node, |caller| caller.get(&["v1", "topics"], &query));
-            end(asked.await, args.node.json, Deed::Look, topics::listed)
+            end(asked.await, args.node.is_json(), Deed::Look, topics::listed)
         }
         Command::Show(args) => {
             let asked = ask(&args.node, |caller| caller.get(&["v1", "topics", &args.topic], &[]));
-            end(asked.await, args.node.json, Deed::Look, topics::shown)
+            end(asked.await, args.node.is_json(), Deed::Look, topics::shown)
         }
         Command::Policy(args) => topic_policy(&args).await,
         Command::Callback(args) => topic_callback(&args).await,
@@ -307,17 +312,17 @@ async fn topic(args: args::TopicArgs) -> ExitCode {
 async fn topic_policy(args: &args::TopicPolicyArgs) -> ExitCode {
     let path = ["v1", "topics", &args.topic, "policy"];
     let asked = put_or_delete(&args.node, &path, args.file.as_deref());
-    end(Box::pin(asked).await, args.node.json, Deed::Schedule, topics::shown)
+    end(Box::pin(asked).await, args.node.is_json(), Deed::Schedule, topics::shown)
 }
 
 async fn topic_callback(args: &args::TopicCallbackArgs) -> ExitCode {
     let path = ["v1", "topics", &args.topic, "callback"];
     if args.file.is_none() && !args.delete {
         let asked = ask(&args.node, |caller| caller.get(&path, &[]));
-        return end(asked.await, args.node.json, Deed::Look, topics::callback);
+        return end(asked.await, args.node.is_json(), Deed::Look, topics::callback);
     }
     let asked = put_or_delete(&args.node, &path, args.file.as_deref());
-    end(Box::pin(asked).await, args.node.json, Deed::Schedule, topics::callback)
+    end(Box::pin(asked).await, args.node.is_json(), Deed::Schedule, topics::callback)
 }
 
 /// Puts the content of a file, or without a file deletes what is there.
@@ -343,7 +348,7 @@ async fn topic_act(args: &args::TopicPause, act: &str) -> ExitCode {
     };
     let path = ["v1", "topics", &args.topic, act];
     let asked = ask(&args.node, |caller| caller.post(&path, body));
-    end(asked.await, args.node.json, Deed::Schedule, topics::shown)
+    end(asked.await, args.node.is_json(), Deed::Schedule, topics::shown)
 }
 
 /// Lists profiles, or chooses the default one.
@@ -359,7 +364,7 @@ fn choose_profile(args: args::ProfileArgs) -> ExitCode {
             Some(name) => all.choose(name),
             None => Ok(all),
         });
-    match (read, options.json) {
+    match (read, options.output.is_json()) {
         (Ok(all), true) => put_out(&profiles::as_json(&all), true, Deed::Look),
         (Ok(all), false) => {
             let text = if name.is_some() { profiles::chosen(&all) } else { profiles::listed(&all) };
@@ -378,10 +383,10 @@ async fn show_cluster(args: args::ClusterArgs) -> ExitCode {
         Command::Topics(args) => (args, cluster::topics),
     };
     let Some(pause) = args.watch else {
-        return end(look_at_cluster(&args).await, args.node.json, Deed::Look, show);
+        return end(look_at_cluster(&args).await, args.node.is_json(), Deed::Look, show);
     };
     loop {
-        if let Some(code) = watch_once(look_at_cluster(&args).await, args.node.json, show) {
+        if let Some(code) = watch_once(look_at_cluster(&args).await, args.node.is_json(), show) {
             return code;
         }
         clock::sleep(pause).await;
@@ -407,7 +412,7 @@ async fn dead_list(args: &args::DeadList) -> ExitCode {
         path: &DEAD,
         filters,
         part: &args.part,
-        is_json: args.node.json,
+        is_json: args.node.is_json(),
         what: "dead letter",
     };
     let cells = |task: Task| {
@@ -420,7 +425,7 @@ async fn dead_list(args: &args::DeadList) -> ExitCode {
         }
         Err(ending) => Err(ending.into()),
     };
-    finish(printed.map(|()| ExitCode::SUCCESS), args.node.json, Deed::Look)
+    finish(printed.map(|()| ExitCode::SUCCESS), args.node.is_json(), Deed::Look)
 }
 
 async fn dead_redrive(redrive: &args::DeadRedrive) -> ExitCode {
@@ -436,7 +441,7 @@ async fn dead_redrive(redrive: &args::DeadRedrive) -> ExitCode {
     };
     let asked =
         ask(&args.node, |caller| caller.post(&["v1", "dead", &id_text(args.id), "redrive"], body));
-    end(asked.await, args.node.json, Deed::TakeAway, print::redriven)
+    end(asked.await, args.node.is_json(), Deed::TakeAway, print::redriven)
 }
 
 async fn dead_drop(args: &args::DeadChange) -> ExitCode {
@@ -446,12 +451,12 @@ async fn dead_drop(args: &args::DeadChange) -> ExitCode {
         return dead_many(args, &deed, bulk).await;
     }
     let asked = ask(&args.node, |caller| caller.delete(&["v1", "dead", &id_text(args.id)]));
-    end(asked.await, args.node.json, Deed::TakeAway, print::dropped)
+    end(asked.await, args.node.is_json(), Deed::TakeAway, print::dropped)
 }
 
 async fn dead_many(args: &args::DeadChange, deed: &str, bulk: Bulk<'_>) -> ExitCode {
     if !args.yes && !args.dry_run {
-        return unconfirmed(deed, args.node.json);
+        return unconfirmed(deed, args.node.is_json());
     }
     run_bulk(&args.node, bulk).await
 }
@@ -471,7 +476,7 @@ fn bulk_of_dead<'a>(
         new_due: (None, None),
         range: &args.range,
         is_dry_run: args.dry_run,
-        is_json: args.node.json,
+        is_json: args.node.is_json(),
         retry_for: bulk::RETRY_FOR,
         what: "dead letter",
         done,
@@ -484,7 +489,7 @@ async fn run_bulk(node: &args::NodeOptions, bulk: Bulk<'_>) -> ExitCode {
         Ok(caller) => bulk.run(&caller).await,
         Err(ending) => Err(ending.into()),
     };
-    finish(done.map(|text| put_out(&text, node.json, deed)), node.json, deed)
+    finish(done.map(|text| put_out(&text, node.is_json(), deed)), node.is_json(), deed)
 }
 
 fn filters_of<'a>(

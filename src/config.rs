@@ -255,7 +255,16 @@ fn manual_page(words: &[String]) -> Result<Vec<u8>, Vec<SettingProblem>> {
 /// Builds the parser. Values of variables are kept out of the help, because one of them is a
 /// password.
 fn command() -> clap::Command {
-    with_rules(args::Cli::command())
+    with_rules(args::Cli::command().mut_subcommand("task", with_noun_in_usage))
+}
+
+/// Puts the noun into the usages of its commands. They are written for the form without it.
+fn with_noun_in_usage(noun: clap::Command) -> clap::Command {
+    let (short, long) = ("punctual ", format!("punctual {} ", noun.get_name()));
+    noun.mut_subcommands(|command| {
+        let usage = command.clone().render_usage().to_string();
+        command.override_usage(usage.trim_start_matches("Usage: ").replace(short, &long))
+    })
 }
 
 /// Applies the rules that all settings share. An empty variable counts as unset, because templates

@@ -2,6 +2,7 @@
 
 mod access;
 mod cluster;
+mod form;
 mod manual;
 mod many;
 mod node;

@@ -60,7 +60,7 @@ const STOPPED_BY: [signals::EndSignal; 2] =
 
 /// Submits the tasks of a file or of standard input.
 pub async fn submit(args: &SubmitArgs, file: &Path) -> ExitCode {
-    let is_json = args.node.json;
+    let is_json = args.node.is_json();
     let (plan, input, caller) = match prepare(args, file) {
         Ok(prepared) => prepared,
         Err(ending) => return ending.report(is_json),
@@ -116,7 +116,7 @@ fn prepare(args: &SubmitArgs, file: &Path) -> Result<(RunPlan, Input, NodeCaller
     let input = Input::start(source, reading).map_err(|error| {
         Ending::new(Exit::NothingDone, format!("cannot start reading: {error}"))
     })?;
-    let manner = Manner { is_json: args.node.json, is_quiet: lines.quiet };
+    let manner = Manner { is_json: args.node.is_json(), is_quiet: lines.quiet };
     let retry_for = args.retry_for.unwrap_or(args::RETRY_FOR_OF_LINES);
     let plan = RunPlan {
         run_id,

@@ -71,6 +71,26 @@ fn the_commands_of_a_server_are_taken_with_their_noun_too() {
     assert!(matches!(invoke(&url), Ok(Command::Migrate(_))));
 }
 
+#[test]
+fn the_commands_of_a_task_show_their_noun_in_their_usage() {
+    let mut all = command();
+    let usage = |words: &[&str], all: &mut clap::Command| {
+        let found = words.iter().fold(all, |all, word| all.find_subcommand_mut(word).unwrap());
+        found.render_usage().to_string()
+    };
+    let noun = usage(&["task", "show"], &mut all);
+    assert!(noun.starts_with("Usage: punctual task show <ID>"), "{noun}");
+    assert_eq!(noun.matches("punctual task show").count(), 2, "{noun}");
+    assert!(usage(&["show"], &mut all).starts_with("Usage: punctual show <ID>"));
+}
+
+#[test]
+fn an_answer_has_one_form() {
+    for words in [&["show", "1", "--json", "-o", "table"][..], &["list", "-o", "yaml"]] {
+        assert!(matches!(invoke(words), Err(CommandRefusal::Usage(_))), "{words:?}");
+    }
+}
+
 fn serve_with(words: &[&str]) -> Result<Settings, Vec<String>> {
     serve(&[&ENOUGH, words].concat())
 }

@@ -35,7 +35,8 @@ pub enum ClusterCommand {
 )]
 pub struct ClusterLook {
     /// Shows it again and again, until Ctrl-C; every 2s, or as often as SPAN says, from 100ms to
-    /// 1h. While the node is away, the error is shown instead. With --json: one line for each look.
+    /// 1h. While the node is away, the error is shown instead. With -o json: one line for each
+    /// look.
     #[arg(
         long,
         value_name = "SPAN",

@@ -253,7 +253,7 @@ Examples:
   punctual cluster status
   punctual cluster status --watch
   punctual cluster nodes --watch=10s --url http://node-2:7070
-  punctual cluster nodes --json | jq -r '.nodes[] | [.name, .standing] | @tsv'
+  punctual cluster nodes -o json | jq -r '.nodes[] | [.name, .standing] | @tsv'
   punctual cluster topics";
 
 pub const TOPIC_EXIT_CODES: &str = "\

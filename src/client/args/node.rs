@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args};
 
 use super::access::Credentials;
+use super::form::OutputArgs;
 use crate::domain::TaskName;
 use crate::domain::time::duration::{self, spelled};
 
@@ -28,10 +29,8 @@ pub struct NodeOptions {
     /// ~/.config]
     #[arg(long, env = "PUNCTUAL_PROFILES_FILE", value_name = "FILE")]
     pub profiles_file: Option<PathBuf>,
-    /// For scripts: prints the node's answer as JSON on stdout, and errors as one JSON object on
-    /// stderr.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
     /// Timeout of the call, from 1s to 1h. A node answers within 30s by default.
     #[arg(
         long,
@@ -56,6 +55,13 @@ pub struct NodeOptions {
     pub key_file: Option<PathBuf>,
 }
 
+impl NodeOptions {
+    /// Returns true if the answer is printed as JSON.
+    pub fn is_json(&self) -> bool {
+        self.output.is_json()
+    }
+}
+
 #[cfg(test)]
 impl NodeOptions {
     /// Returns the flags for the node at `url`, without a credential.
@@ -65,7 +71,7 @@ impl NodeOptions {
             url: Some(url),
             profile: None,
             profiles_file: None,
-            json: false,
+            output: OutputArgs::default(),
             timeout,
             credentials,
             ca_file: None,

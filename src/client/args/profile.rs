@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::form::OutputArgs;
 use super::manual::{PROFILE_EXAMPLES, PROFILE_EXIT_CODES, with_codes};
 
 #[derive(Args, Clone, Debug)]
@@ -54,7 +55,6 @@ pub struct ProfileOptions {
     /// ~/.config]
     #[arg(long, env = "PUNCTUAL_PROFILES_FILE", value_name = "FILE")]
     pub profiles_file: Option<PathBuf>,
-    /// For scripts: prints all profiles as JSON on stdout, and errors as one JSON object on stderr.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }

@@ -106,7 +106,7 @@ pub async fn run(args: &ScheduleApply) -> Result<String, ListFailure> {
             done.map_err(|ending| broken_off(ending, step, (index, steps.len())))?;
         }
     }
-    if args.node.json {
+    if args.node.is_json() {
         let report = Report { dry_run: args.dry_run, changes: &steps, unchanged };
         let text = serde_json::to_string(&report);
         return text.map_err(|error| Ending::new(Exit::Unknown, error.to_string()).into());

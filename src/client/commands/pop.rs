@@ -74,11 +74,11 @@ pub async fn run(args: PopArgs) -> ExitCode {
     let node = NodeOptions { timeout, ..args.node.clone() };
     let caller = match NodeCaller::new(&node) {
         Ok(caller) => caller,
-        Err(ending) => return ending.report(args.node.json),
+        Err(ending) => return ending.report(args.node.is_json()),
     };
     match &args.exec {
         Some(command) => work(&caller, &args, command).await,
-        None => end(pop(&caller, &args).await, args.node.json, Deed::Answer, shown),
+        None => end(pop(&caller, &args).await, args.node.is_json(), Deed::Answer, shown),
     }
 }
 
@@ -111,7 +111,7 @@ async fn work(caller: &NodeCaller, args: &PopArgs, command: &str) -> ExitCode {
         });
         let tasks = match popped {
             Ok(popped) => popped.tasks,
-            Err(ending) => return ending.report(args.node.json),
+            Err(ending) => return ending.report(args.node.is_json()),
         };
         let running = tasks.iter().map(|task| one(caller, args, command, task.get()));
         let mut running = std::pin::pin!(future::join_all(running));
@@ -135,7 +135,7 @@ fn ended_by(signal: EndSignal) -> ExitCode {
 /// Runs the command for one task, and answers by its exit code. An answer that is refused, and a
 /// command that takes too long, are told: the task comes again, or somebody else has ended it.
 async fn one(caller: &NodeCaller, args: &PopArgs, command: &str, text: &str) {
-    let is_json = args.node.json;
+    let is_json = args.node.is_json();
     // The exit code is that of one task, and not of the command.
     let _code: ExitCode = match answered(caller, command, text).await {
         Ok(answer) if is_json => put_out(&answer.text, true, Deed::Answer),

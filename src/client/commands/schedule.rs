@@ -23,18 +23,18 @@ pub async fn run(args: args::ScheduleArgs) -> ExitCode {
             query.push(("limit", &limit));
             let asked =
                 ask(&args.node, |caller| caller.get(&["v1", "schedules", &args.topic], &query));
-            end(asked.await, args.node.json, Deed::Look, schedules::listed)
+            end(asked.await, args.node.is_json(), Deed::Look, schedules::listed)
         }
         Command::Show(args) => {
             let asked = ask(&args.node, |caller| caller.get(&schedule_path(&args.place), &[]));
-            end(asked.await, args.node.json, Deed::Look, schedules::shown)
+            end(asked.await, args.node.is_json(), Deed::Look, schedules::shown)
         }
         Command::Next(args) => {
             let count = args.count.to_string();
             let asked = ask(&args.node, |caller| {
                 caller.get(&schedule_path(&args.place), &[("next", &count)])
             });
-            end(asked.await, args.node.json, Deed::Look, schedules::next)
+            end(asked.await, args.node.is_json(), Deed::Look, schedules::next)
         }
         Command::Pause(args) => schedule_act(&args, "pause").await,
         Command::Resume(args) => schedule_act(&args, "resume").await,
@@ -42,13 +42,18 @@ pub async fn run(args: args::ScheduleArgs) -> ExitCode {
             let [v1, schedules, topic, name] = schedule_path(&args.place);
             let asked =
                 ask(&args.node, |caller| caller.post(&[v1, schedules, topic, name, "trigger"], ""));
-            end(asked.await, args.node.json, Deed::Submit { is_named: false }, print::submitted)
+            end(
+                asked.await,
+                args.node.is_json(),
+                Deed::Submit { is_named: false },
+                print::submitted,
+            )
         }
         Command::Backfill(args) => schedule_backfill(&args).await,
         Command::Apply(args) => schedule_apply(&args).await,
         Command::Delete(args) => {
             let asked = ask(&args.node, |caller| caller.delete(&schedule_path(&args.place)));
-            end(asked.await, args.node.json, Deed::TakeAway, schedules::deleted)
+            end(asked.await, args.node.is_json(), Deed::TakeAway, schedules::deleted)
         }
     }
 }
@@ -60,13 +65,13 @@ async fn schedule_set(args: &args::ScheduleSet) -> ExitCode {
         let query: &[(&str, &str)] = if args.dry_run { &[("dry_run", "true")] } else { &[] };
         caller.ask(&caller.put(&schedule_path(&args.place), body)?.with_query(query)).await
     };
-    end(Box::pin(asked).await, args.node.json, Deed::Schedule, schedules::shown)
+    end(Box::pin(asked).await, args.node.is_json(), Deed::Schedule, schedules::shown)
 }
 
 async fn schedule_act(args: &args::ScheduleOne, act: &str) -> ExitCode {
     let [v1, schedules, topic, name] = schedule_path(&args.place);
     let asked = ask(&args.node, |caller| caller.post(&[v1, schedules, topic, name, act], ""));
-    end(asked.await, args.node.json, Deed::Schedule, schedules::shown)
+    end(asked.await, args.node.is_json(), Deed::Schedule, schedules::shown)
 }
 
 fn schedule_path(place: &args::SchedulePlace) -> [&str; 4] {
@@ -85,11 +90,11 @@ async fn schedule_backfill(args: &args::ScheduleBackfill) -> ExitCode {
     let asked =
         ask(&args.node, |caller| caller.post(&[v1, schedules, topic, name, "backfill"], body));
     let deed = if args.dry_run { Deed::Look } else { Deed::Schedule };
-    end(asked.await, args.node.json, deed, schedules::backfilled)
+    end(asked.await, args.node.is_json(), deed, schedules::backfilled)
 }
 
 async fn schedule_apply(args: &args::ScheduleApply) -> ExitCode {
     let deed = if args.dry_run { Deed::Look } else { Deed::Schedule };
     let done = apply::run(args).await;
-    finish(done.map(|text| put_out(&text, args.node.json, deed)), args.node.json, deed)
+    finish(done.map(|text| put_out(&text, args.node.is_json(), deed)), args.node.is_json(), deed)
 }

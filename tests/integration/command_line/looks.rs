@@ -44,7 +44,7 @@ async fn what_is_pending_and_what_has_died_is_listed_and_dealt_with() {
     let expected: Vec<String> = (0..2_500).map(|n| format!("n{n}")).collect();
     let (out, err) = run(&["list", "--topic", &topic, "--all", "--json"]).await;
     assert_eq!((names(&out), err.as_str()), (expected.clone(), ""));
-    let (out, err) = run(&["list", "--topic", &topic, "--limit", "1200", "--json"]).await;
+    let (out, err) = run(&["list", "--topic", &topic, "--limit", "1200", "-o", "json"]).await;
     let cursor: Value = serde_json::from_str(&err).unwrap();
     let cursor = cursor["cursor"].as_str().unwrap();
     let (rest, _) = run(&["list", "--topic", &topic, "--all", "--json", "--cursor", cursor]).await;
@@ -142,7 +142,7 @@ async fn the_cluster_is_shown_through_a_profile_once_and_again_and_again() {
     assert!(nodes.starts_with("NAME") && nodes.contains(node.api().base()), "{nodes}");
     let json: Value = serde_json::from_str(&run(&["cluster", "status", "--json"]).await).unwrap();
     assert_eq!(json["shard_count"], 16);
-    let listed: Value = serde_json::from_str(&run(&["profile", "list", "--json"]).await).unwrap();
+    let listed: Value = serde_json::from_str(&run(&["profile", "list", "-ojson"]).await).unwrap();
     assert_eq!(listed["default"], "here");
 
     // A node that goes away does not end the watch.
