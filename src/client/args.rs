@@ -2,7 +2,6 @@
 
 mod access;
 mod cluster;
-mod form;
 mod manual;
 mod many;
 mod node;

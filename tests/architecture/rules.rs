@@ -218,6 +218,7 @@ const HOMES: &[(&str, &[&str])] = &[
             "dev::announcement",
             "etcd",
             "kafka",
+            "postgres::topics::callbacks",
         ],
     ),
     ("sha2", &["access", "console::assets"]),

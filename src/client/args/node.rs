@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, ValueEnum};
 
 use super::access::Credentials;
-use super::form::OutputArgs;
 use crate::domain::TaskName;
 use crate::domain::time::duration::{self, spelled};
 
@@ -78,6 +77,32 @@ impl NodeOptions {
             certificate_file: None,
             key_file: None,
         }
+    }
+}
+
+/// The flags that choose the form of an answer.
+#[derive(Args, Clone, Default, Debug)]
+pub struct OutputArgs {
+    /// The form of the answer. table: text for people. json, for scripts: the answer as JSON on
+    /// stdout, and errors as one JSON object on stderr.
+    #[arg(long = "output", short = 'o', value_name = "FORM", default_value = "table")]
+    form: OutputForm,
+    /// The same as --output json.
+    #[arg(long, conflicts_with = "form")]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum, Debug)]
+enum OutputForm {
+    #[default]
+    Table,
+    Json,
+}
+
+impl OutputArgs {
+    /// Returns true if the answer is printed as JSON.
+    pub fn is_json(&self) -> bool {
+        self.json || self.form == OutputForm::Json
     }
 }
 

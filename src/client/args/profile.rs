@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::form::OutputArgs;
 use super::manual::{PROFILE_EXAMPLES, PROFILE_EXIT_CODES, with_codes};
+use super::node::OutputArgs;
 
 #[derive(Args, Clone, Debug)]
 #[command(
