@@ -2,8 +2,9 @@
 //!
 //! Statements that depend on the pause have a snapshot: it is taken when they begin, and they
 //! commit at any later time. A row that moves to another table is another row, which a statement
-//! that has begun before does not find. What a node remembers of the pause may be old. A node may
-//! die anywhere; `protocol` has suspended nodes and lost answers.
+//! that has begun before does not find. A node's memory of the pause may be old. A node may die
+//! anywhere; `protocol` has suspended nodes and lost answers. A cancel looks for the row of the task
+//! first, and then deletes that row.
 
 use crate::checker::{Model, NEVER_LOST};
 use crate::searches::{ScopeSearches, unnoticed};
@@ -12,6 +13,7 @@ const HEEDED: &str = "no claim that begins in a pause takes a task";
 const HELD_BACK: &str = "a batch that is loaded in a pause publishes nothing";
 const IN_ONE_PLACE: &str = "a task is in one place";
 const CANCELLED_UNSENT: &str = "a cancelled task was never published";
+const TRUE_VERDICT: &str = "too late is said of a task that was claimed or is doubtful";
 const ONCE: &str = "without a fault a task is published once";
 
 const NODES: usize = 2;
@@ -33,15 +35,18 @@ enum Mistake {
     HoldForgetsDoubt,
     /// Nodes release held tasks when they learn of the end of a pause, and at no other time.
     ReleaseIsAnEvent,
+    /// A cancel that does not find its row any more says that it came too late.
+    CancelLooksOnce,
 }
 
-const CONTROLS: [(Mistake, &str); 6] = [
+const CONTROLS: [(Mistake, &str); 7] = [
     (Mistake::ClaimAsksMemory, HEEDED),
     (Mistake::InsertDoesNotAsk, HEEDED),
     (Mistake::AdoptedGoesOn, HELD_BACK),
     (Mistake::HoldWithoutRow, IN_ONE_PLACE),
     (Mistake::HoldForgetsDoubt, CANCELLED_UNSENT),
     (Mistake::ReleaseIsAnEvent, NEVER_LOST),
+    (Mistake::CancelLooksOnce, TRUE_VERDICT),
 ];
 
 /// A statement that has begun: whether the topic was paused then, and the row that it saw.
@@ -84,7 +89,10 @@ struct State {
     is_claimed: bool,
     /// Its follow-up says that it may have been sent.
     is_doubtful: bool,
+    /// The row that a cancel has found.
+    cancel: Option<u8>,
     is_cancelled: bool,
+    is_verdict_wrong: bool,
     published: u8,
     is_unheeded: bool,
     is_not_held_back: bool,
@@ -104,6 +112,7 @@ impl State {
 enum Action {
     Pause,
     Resume,
+    LookForCancel,
     Cancel,
     Learn(usize),
     BeginInsert(usize),
@@ -119,9 +128,10 @@ enum Action {
     Die(usize),
 }
 
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 15] = [
     "pause",
     "resume",
+    "look for a cancel",
     "cancel",
     "learn",
     "begin an insert",
@@ -224,7 +234,8 @@ impl Model for Pauses {
     }
 
     fn actions(&self, _state: &State, actions: &mut Vec<Action>) {
-        actions.extend([Action::Pause, Action::Resume, Action::Cancel]);
+        actions.extend([Action::Pause, Action::Resume]);
+        actions.extend([Action::LookForCancel, Action::Cancel]);
         for node in 0..NODES {
             actions.extend([
                 Action::Learn(node),
@@ -253,12 +264,18 @@ impl Model for Pauses {
                 }
             }
             Action::Resume => next.is_paused = false,
+            Action::LookForCancel => next.cancel = Some(state.due.or(state.held)?),
             Action::Cancel => {
-                // A task that may have been sent is not taken.
-                if state.is_doubtful || state.due.or(state.held).is_none() {
-                    return None;
+                let row = next.cancel.take()?;
+                let is_there = state.due == Some(row) || state.held == Some(row);
+                // A task that may have been sent is not taken. A row that has moved is looked for
+                // again.
+                if is_there && !state.is_doubtful {
+                    (next.due, next.held, next.is_cancelled) = (None, None, true);
+                } else if self.is(Mistake::CancelLooksOnce) {
+                    let is_pending = state.due.or(state.held).is_some();
+                    next.is_verdict_wrong |= is_pending && !state.is_doubtful;
                 }
-                (next.due, next.held, next.is_cancelled) = (None, None, true);
             }
             Action::Learn(node) => {
                 let known = &mut next.nodes[node];
@@ -324,36 +341,40 @@ impl Model for Pauses {
         KINDS[match action {
             Action::Pause => 0,
             Action::Resume => 1,
-            Action::Cancel => 2,
-            Action::Learn(_) => 3,
-            Action::BeginInsert(_) => 4,
-            Action::BeginClaim(_) => 5,
-            Action::BeginHold(_) => 6,
-            Action::BeginRelease(_) => 7,
-            Action::Commit(_) => 8,
-            Action::Publish(_) => 9,
-            Action::Settle(_) => 10,
-            Action::Adopt(_) => 11,
-            Action::Defer(_) => 12,
-            Action::Die(_) => 13,
+            Action::LookForCancel => 2,
+            Action::Cancel => 3,
+            Action::Learn(_) => 4,
+            Action::BeginInsert(_) => 5,
+            Action::BeginClaim(_) => 6,
+            Action::BeginHold(_) => 7,
+            Action::BeginRelease(_) => 8,
+            Action::Commit(_) => 9,
+            Action::Publish(_) => 10,
+            Action::Settle(_) => 11,
+            Action::Adopt(_) => 12,
+            Action::Defer(_) => 13,
+            Action::Die(_) => 14,
         }]
     }
 
     /// The operator resumes in the end, and does not pause again.
     fn is_progress(&self, action: Action) -> bool {
-        !matches!(action, Action::Pause | Action::Cancel | Action::Die(_))
+        !matches!(action, Action::Pause | Action::LookForCancel | Action::Cancel | Action::Die(_))
     }
 
     fn broken(&self, state: &State) -> Option<&'static str> {
         let places = [state.due.is_some(), state.held.is_some(), state.is_claimed];
+        let batches = state.nodes.iter().filter(|node| node.batch.is_some()).count();
         if state.is_unheeded {
             Some(HEEDED)
         } else if state.is_not_held_back {
             Some(HELD_BACK)
-        } else if places.into_iter().filter(|is_there| *is_there).count() > 1 {
+        } else if places.into_iter().filter(|is_there| *is_there).count() > 1 || batches > 1 {
             Some(IN_ONE_PLACE)
         } else if state.is_cancelled && state.published > 0 {
             Some(CANCELLED_UNSENT)
+        } else if state.is_verdict_wrong {
+            Some(TRUE_VERDICT)
         } else if state.published > 1 && state.faults == 0 {
             Some(ONCE)
         } else {
@@ -371,7 +392,7 @@ impl Model for Pauses {
 #[test]
 fn a_pause_holds_each_task_back_and_loses_none() {
     let mut searches = ScopeSearches::begin();
-    searches.search(&Pauses { mistake: None }, ("pauses", 42_230));
+    searches.search(&Pauses { mistake: None }, ("pauses", 162_885));
     searches.end(&KINDS);
 }
 
