@@ -36,8 +36,8 @@ pub struct Args {
     /// plan with operations on them has it anyway. Not together with `--auth`.
     #[arg(long)]
     pub doors: bool,
-    /// The program of an earlier build, for one of the three nodes: a rolling upgrade that does not
-    /// end. The schema is that of this build.
+    /// The program of an earlier build, by its whole path, for one of the three nodes: a rolling
+    /// upgrade that does not end. The schema is that of this build. Not together with `--scenario`.
     #[arg(long, value_name = "PROGRAM")]
     pub former: Option<PathBuf>,
     /// A measured outage by its name, or `all`. Replaces seeds.
@@ -63,8 +63,13 @@ impl Args {
     /// Returns all rounds, or why they cannot be run.
     pub fn orders(&self) -> Result<Vec<Order>, String> {
         super::scenarios::check_names(&self.scenario)?;
-        if let Some(program) = self.former.as_deref().filter(|program| !program.is_file()) {
-            return Err(format!("{} of --former is no program", program.display()));
+        if let Some(program) = &self.former {
+            if !program.is_absolute() || !program.is_file() {
+                return Err(format!("--former: {} is no path of a program", program.display()));
+            }
+            if !self.scenario.is_empty() {
+                return Err("--former is for rounds, not for scenarios".to_owned());
+            }
         }
         let mut orders = Vec::new();
         for path in &self.replay {

@@ -91,6 +91,9 @@ async fn main() -> ExitCode {
 /// Runs all rounds. Returns true when every round has kept all promises, and every measurement its
 /// limits.
 async fn run(args: &Args, orders: Vec<Order>) -> bool {
+    if let Some(former) = &args.former {
+        println!("one node is {}", former.display());
+    }
     let own = Arc::new(OwnStack::start_breakable("faults").await);
     println!("a stack of its own is up");
     let mut summaries: Vec<Value> = Vec::new();
@@ -166,7 +169,8 @@ async fn judged(
             round.folder.display()
         );
         println!(
-            "to replay it, put this into a file and say `make faults REPLAY=file`:\n{}",
+            "to replay it, put this into a file and say `make faults REPLAY=file`{}:\n{}",
+            if setup.former.is_some() { " with the same FORMER" } else { "" },
             round.plan
         );
     }
