@@ -174,7 +174,7 @@ impl One<'_> {
         let Job::Steady(steady) = self.cell.job else { return None };
         let observer =
             || Observer::start(&self.place.url, running.urls.first().map(String::as_str));
-        let lead = Duration::from_secs(steady.ahead.1) + self.cell.warm_up(self.size);
+        let lead = Duration::from_secs(steady.ahead.1) + plan::warm_up(self.size);
         (steady.is_held || steady.is_soak)
             .then(|| (observer(), lead, Duration::from_secs(steady.seconds)))
     }
@@ -355,14 +355,14 @@ impl One<'_> {
         };
         let topic = format!("{}-burst", self.place.topic);
         self.servers.topic(&topic, self.cell.partitions).await?;
-        let lead = ahead.1 + self.cell.warm_up(self.size).as_secs() + seconds / 2;
+        let lead = ahead.1 + plan::warm_up(self.size).as_secs() + seconds / 2;
         let mut bench = bench(self.servers, running, &topic);
         bench.args(words(&[("--count", &count), ("--lead", &secs(lead))], "burst"));
         Ok(Some(bench.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
     }
 
     fn warm_up(&self) -> String {
-        secs(self.cell.warm_up(self.size).as_secs())
+        secs(plan::warm_up(self.size).as_secs())
     }
 
     /// Returns half of the rate that this contender reached in another scenario.
@@ -381,7 +381,7 @@ impl One<'_> {
                 let Job::Tracked(tracked) = &self.cell.job else {
                     return Err("retry topics only retry".into());
                 };
-                let run = (self.cell.partitions, self.cell.warm_up(self.size));
+                let run = (self.cell.partitions, plan::warm_up(self.size));
                 retry_topics::measure(self.servers, self.place, tracked, run).await
             }
             Who::Poller(_) | Who::FourPollers(_) => {
@@ -405,7 +405,7 @@ impl One<'_> {
             watched: running.watched().to_vec(),
             settings: Default::default(),
         };
-        let (span, warm_up) = (Duration::from_secs, self.cell.warm_up(self.size));
+        let (span, warm_up) = (Duration::from_secs, plan::warm_up(self.size));
         let report = match &self.cell.job {
             Job::Drain { count, lead, spread } => {
                 let order = if self.who == Who::FloorInOrder { Order::Due } else { Order::Random };
@@ -484,7 +484,7 @@ impl One<'_> {
         fill(intake, pending, Duration::from_secs(7_200)..Duration::from_secs(93_600)).await?;
         // The load has after-effects (a checkpoint's writes, the vacuum of the loaded rows) that
         // would distort the idle cost.
-        tokio::time::sleep(self.cell.warm_up(self.size)).await;
+        tokio::time::sleep(plan::warm_up(self.size)).await;
         let before = CpuSample::take(running.watched());
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         let after = CpuSample::take(running.watched());

@@ -8,7 +8,7 @@ use crate::contender::{Door, Who};
 pub enum Size {
     /// A few seconds for each scenario: checks that the suite works. The figures mean nothing.
     Tiny,
-    /// All scenarios within 25 minutes.
+    /// All scenarios within half an hour.
     Short,
     /// All scenarios within two hours.
     Full,
@@ -165,12 +165,4 @@ pub struct Steady {
 /// Returns the warm-up at the full rate. It is the same for all contenders and not measured.
 pub fn warm_up(size: Size) -> Duration {
     Duration::from_secs(size.of(1, 5, 5))
-}
-
-impl Cell {
-    /// Returns the warm-up of a scenario. Many topics need longer: each partition must have 4 KiB
-    /// of records at the end, because the broker stalls at the first entry of a partition's index.
-    pub fn warm_up(&self, size: Size) -> Duration {
-        if self.topics == 1 { warm_up(size) } else { 3 * warm_up(size) }
-    }
 }

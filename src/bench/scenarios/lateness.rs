@@ -3,18 +3,25 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+
+use az::SaturatingAs as _;
 
 use crate::bench::ledger;
 use crate::bench::load::flow::{self, NextStep};
 use crate::bench::load::intake::LoadTarget;
 use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, ratio};
-use crate::bench::run::{BenchRun, Mark, Setup, fill, millis};
+use crate::bench::run::{BULK_CALL, BULK_LANES, BenchRun, Mark, Setup, fill, millis, now, take};
 
 /// The name of the scenario that runs for hours.
 pub const SOAK: &str = "soak";
 
+/// Number of records that each of many topics gets before the measurement, more than 4 KiB: the
+/// broker stalls for seconds when many partitions get the first entry of their index.
+const RECORDS_BEFORE: u64 = 24;
 /// Interval at which memory is sampled.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How far ahead the background tasks are due.
@@ -51,15 +58,15 @@ pub async fn lateness<I: LoadTarget>(
 ) -> Result<BenchReport, String> {
     fill(intake, plan.pending, BACKGROUND).await?;
     let run = BenchRun::start(setup, plan.scenario).await?;
+    if setup.topics.len() > 1 {
+        fill_topics(&run, setup.topics.len().saturating_as(), intake).await?;
+    }
+    let start = now();
     // The time until `ahead.end` is a ramp: the tasks due then are not all submitted yet.
-    let from = run.started_at + millis(plan.ahead.end) + millis(plan.warm_up);
+    let from = start + millis(plan.ahead.end) + millis(plan.warm_up);
     let due = from..from + millis(plan.measured);
-    let submits = flow::open_loop(
-        intake,
-        plan.connections,
-        &run.ledger,
-        submitter(plan, &run, run.started_at..due.end),
-    );
+    let next = submitter(plan, &run, start..due.end);
+    let submits = flow::open_loop(intake, plan.connections, &run.ledger, next);
     let (answers, looks) = tokio::join!(submits, watch(&run, &due));
     let answers = answers?;
     run.wait_arrived(due.end).await;
@@ -75,6 +82,27 @@ pub async fn lateness<I: LoadTarget>(
     report.fact("answer p99, ms", answers.at(0.99));
     compare_spans(&mut report, &run, plan, &due, &looks);
     Ok(report)
+}
+
+/// Publishes [`RECORDS_BEFORE`] records to each topic of a run, and waits for them.
+async fn fill_topics<I: LoadTarget>(
+    run: &BenchRun,
+    topic_count: u64,
+    intake: &I,
+) -> Result<(), String> {
+    let (ledger, left) = (Arc::clone(&run.ledger), AtomicU64::new(topic_count * RECORDS_BEFORE));
+    let next = move || {
+        let taken = take(&left, BULK_CALL);
+        (taken > 0).then(|| (0..taken).map(|_| ledger.plan(now())).collect())
+    };
+    flow::closed_loop(intake, BULK_LANES, &run.ledger, next).await?;
+    run.wait_arrived(now()).await;
+    let arrived = run.ledger.snapshot().arrived_count.saturating_as::<u64>();
+    if arrived < topic_count * RECORDS_BEFORE {
+        let reason = run.ledger.reason().unwrap_or_default();
+        return Err(format!("only {arrived} records have filled {topic_count} topics: {reason}"));
+    }
+    Ok(())
 }
 
 /// Returns the settings of a steady rate, for the report.
