@@ -50,7 +50,10 @@ pub struct CallbackKeeper {
     parts: CallbackParts,
     keys: Arc<ArcSwap<SigningKeys>>,
     running: HashMap<TopicName, Running>,
+    /// Of log lines about the file with the keys.
     throttle: Throttle,
+    /// Callbacks whose headers this node cannot decrypt, each with its log lines.
+    unopened: HashMap<TopicName, Throttle>,
 }
 
 /// A callback that this node carries out.
@@ -63,7 +66,8 @@ struct Running {
 impl CallbackKeeper {
     pub fn new(parts: CallbackParts) -> Self {
         let keys = Arc::new(ArcSwap::from_pointee(parts.keys.clone()));
-        Self { parts, keys, running: HashMap::new(), throttle: Throttle::new(LOG_INTERVAL) }
+        let throttle = Throttle::new(LOG_INTERVAL);
+        Self { parts, keys, running: HashMap::new(), throttle, unopened: HashMap::new() }
     }
 
     /// Runs until the node drains. Requests that are under way then get their answers.
@@ -103,9 +107,14 @@ impl CallbackKeeper {
     }
 
     async fn carry_out(&mut self, mut all: Vec<StoredCallback>) -> Result<(), TaskFailure> {
-        all.retain(|stored| self.is_opened(stored));
         let paused = all.iter().filter(|one| one.pause_reason.is_some()).count();
         self.parts.metrics.paused.set(paused.saturating_as());
+        let is_unopened = |topic: &TopicName| {
+            all.iter().any(|stored| stored.topic == *topic && stored.unopened.is_some())
+        };
+        self.unopened.retain(|topic, _throttle| is_unopened(topic));
+        all.retain(|stored| self.is_opened(stored));
+        self.parts.metrics.unopened.set(self.unopened.len().saturating_as());
         self.running.retain(|topic, running| {
             let stays = all.iter().any(|stored| stored.topic == *topic);
             if !stays {
@@ -134,7 +143,9 @@ impl CallbackKeeper {
     /// them; other nodes may.
     fn is_opened(&mut self, stored: &StoredCallback) -> bool {
         let Some(why) = stored.unopened else { return true };
-        if self.throttle.lets_through(clock::monotonic()) {
+        let throttle = self.unopened.entry(stored.topic.clone());
+        let throttle = throttle.or_insert_with(|| Throttle::new(LOG_INTERVAL));
+        if throttle.lets_through(clock::monotonic()) {
             let reason = match why {
                 Unopened::NoKey(id) => format!("this node lacks payload key {id}"),
                 Unopened::Damaged => "they were not encrypted for this callback".to_owned(),

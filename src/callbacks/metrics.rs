@@ -10,6 +10,7 @@ pub struct CallbackMetrics {
     requests: Family<Outcome, Counter>,
     pub in_flight: Gauge,
     pub paused: Gauge,
+    pub unopened: Gauge,
     pub delay: Histogram,
 }
 
@@ -19,6 +20,7 @@ impl CallbackMetrics {
             requests: Family::default(),
             in_flight: Gauge::default(),
             paused: Gauge::default(),
+            unopened: Gauge::default(),
             delay: durations(),
         };
         registry.register(
@@ -36,6 +38,11 @@ impl CallbackMetrics {
             "punctual_callbacks_paused",
             "Callbacks that a node has paused because their service answered 410",
             metrics.paused.clone(),
+        );
+        registry.register(
+            "punctual_callbacks_unopened",
+            "Callbacks whose headers this node cannot decrypt, so that it sends nothing for them",
+            metrics.unopened.clone(),
         );
         registry.register_with_unit(
             "punctual_callback_delay",

@@ -28,6 +28,7 @@ use uuid::Uuid;
 use crate::domain::{TaskId, Unopened};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::tasks::sealed::refused;
+use crate::postgres::topics::callbacks::values_of;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
 use crate::sealing::{KeySet, OpenedRecord, OwnedColumns, RecordOwner};
 
@@ -66,25 +67,16 @@ union all select 'task_far', punctual_sealed_by(headers), count(*) from task_far
 union all select 'dead_letter', punctual_sealed_by(headers), count(*) from dead_letter group by 2
 union all select 'schedule', punctual_sealed_by(headers), count(*) from schedule group by 2
 union all select 'topic_callback', punctual_sealed_by(header_mark), count(*)
-  from topic_callback where headers <> '{}' group by 2
+  from topic_callback where header_names <> '{}' group by 2
 union all select 'execlog_payload', punctual_sealed_by(h), count(*)
   from execlog_payload, unnest(headers) h group by 2";
 
-/// The values of the headers of callbacks, as records. A row in the clear may have them among
-/// `headers`.
+/// The values of the headers of callbacks, as records.
 const CALLBACK_RECORDS: &str = "(
-      select c.xmin, c.topic as id, c.topic, c.url, null::bytea as key, c.header_mark as headers,
-        coalesce(c.header_values, convert_to((
-          select coalesce(json_agg(h.value order by h.place), '[]')::text
-          from unnest(c.headers) with ordinality as h (value, place) where h.place % 2 = 0
-        ), 'UTF8')) as payload
-      from topic_callback c where c.headers <> '{}'
+      select xmin, topic as id, topic, url, null::bytea as key, header_values as payload,
+        header_mark as headers
+      from topic_callback where header_names <> '{}'
     ) callback";
-
-const SET_CALLBACK: &str = "header_values = l.payload, header_mark = l.headers,
-  headers = array(
-    select case when h.place % 2 = 0 then '' else h.value end
-    from unnest(t.headers) with ordinality as h (value, place) order by h.place)";
 
 /// A table whose rows keep records for long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -203,7 +195,7 @@ order by o.place"
             Self::Callback => format!("t.topic = {other}.minor"),
         };
         let set = match self {
-            Self::Callback => SET_CALLBACK,
+            Self::Callback => "header_values = l.payload, header_mark = l.headers",
             _ => "key = l.key, payload = l.payload, headers = l.headers",
         };
         // Only the leaves of these tasks are locked.
@@ -482,6 +474,11 @@ fn resealed(
         OpenedRecord::Opened(plain) => plain,
         OpenedRecord::Unopened(why) => return Ok(Err(why)),
     };
+    // Without its mark, an encrypted value would be encrypted once more.
+    let is_callback = table == SealedTable::Callback;
+    if is_callback && values_of(plain.payload.as_deref().unwrap_or_default()).is_err() {
+        return Ok(Err(Unopened::Damaged));
+    }
     let sealed = keys.seal(owner, plain.as_columns()).map_err(refused)?;
     Ok(Ok(NewRecord {
         position: (row.try_get("major")?, row.try_get("minor")?),

@@ -16,7 +16,7 @@ use crate::sealing::{Columns, KeySet, OpenedRecord, RecordOwner};
 /// Maximum number of callbacks of a cluster. Each has a Kafka client on each node.
 pub const CALLBACKS_MAX: usize = 64;
 
-const COLUMNS: &str = "topic, revision, url, headers, header_values, header_mark, timeout_ms,
+const COLUMNS: &str = "topic, revision, url, header_names, header_values, header_mark, timeout_ms,
   concurrency, max_per_second, is_paused, pause_reason";
 
 /// The lock lets one new callback at a time be compared with the limit.
@@ -28,11 +28,11 @@ select count(*) from topic_callback where topic <> $1";
 fn put_text() -> String {
     format!(
         "-- put a callback
-insert into topic_callback (topic, url, headers, timeout_ms, concurrency, max_per_second, is_paused,
-  header_values, header_mark)
+insert into topic_callback (topic, url, header_names, header_values, header_mark, timeout_ms,
+  concurrency, max_per_second, is_paused)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 on conflict (topic) do update set revision = excluded.revision, url = excluded.url,
-  headers = excluded.headers, header_values = excluded.header_values,
+  header_names = excluded.header_names, header_values = excluded.header_values,
   header_mark = excluded.header_mark, timeout_ms = excluded.timeout_ms,
   concurrency = excluded.concurrency, max_per_second = excluded.max_per_second,
   is_paused = excluded.is_paused, pause_reason = null
@@ -150,13 +150,13 @@ async fn put(
     let row = sqlx::query(AssertSqlSafe(put_text()))
         .bind(topic.as_str())
         .bind(&callback.url)
-        .bind(headers.pairs)
+        .bind(headers.names)
+        .bind(headers.values)
+        .bind(headers.mark)
         .bind(callback.timeout.as_millis().saturating_as::<i64>())
         .bind(i32::from(callback.concurrency))
         .bind(callback.max_per_second.map(i32::from))
         .bind(callback.is_paused)
-        .bind(headers.values)
-        .bind(headers.mark)
         .fetch_one(&mut *transaction)
         .await?;
     let stored = callback_of(&row, keys)?;
@@ -166,28 +166,28 @@ async fn put(
 
 /// The headers of a callback as they are stored.
 struct HeaderColumns<'a> {
-    /// Names and values, one after the other. The values are empty if they stand encrypted in
-    /// `values`.
-    pairs: Vec<&'a str>,
-    values: Option<Vec<u8>>,
+    names: Vec<&'a str>,
+    /// A JSON array in the order of the names, encrypted if there is a mark.
+    values: Vec<u8>,
     mark: Option<Vec<u8>>,
 }
 
 impl<'a> HeaderColumns<'a> {
     fn of(topic: &TopicName, callback: &'a Callback, keys: &KeySet) -> Result<Self, sqlx::Error> {
+        let (names, values): (Vec<&str>, Vec<&str>) =
+            callback.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).unzip();
         let owner = RecordOwner::Callback(topic.as_str(), &callback.url);
-        let values: Vec<&str> = callback.headers.iter().map(|(_, value)| value.as_str()).collect();
         let json =
             serde_json::to_vec(&values).map_err(|error| sqlx::Error::Encode(error.into()))?;
         let sealed = match values.as_slice() {
             [] => None,
             _ => keys.seal(owner, Columns::new(None, Some(&json), None)).map_err(refused)?,
         };
-        let shown = |value: &'a str| if sealed.is_some() { "" } else { value };
-        let pairs = callback.headers.iter();
-        let pairs = pairs.flat_map(|(name, value)| [name.as_str(), shown(value)]).collect();
-        let (values, mark) = sealed.map_or((None, None), |record| (record.payload, record.headers));
-        Ok(Self { pairs, values, mark })
+        let (values, mark) = match sealed {
+            Some(record) => (record.payload.unwrap_or_default(), record.headers),
+            None => (json, None),
+        };
+        Ok(Self { names, values, mark })
     }
 }
 
@@ -199,33 +199,30 @@ struct StoredHeaders {
 
 impl StoredHeaders {
     fn of(row: &PgRow, keys: &KeySet) -> Result<Self, sqlx::Error> {
-        let pairs: Vec<String> = row.try_get("headers")?;
-        let mut headers: Vec<(String, String)> = pairs
-            .chunks_exact(2)
-            .filter_map(|pair| match pair {
-                [name, value] => Some((name.clone(), value.clone())),
-                _ => None,
-            })
-            .collect();
-        let Some(stored) = row.try_get::<Option<Vec<u8>>, _>("header_values")? else {
-            return Ok(Self { headers, unopened: None });
-        };
+        let names: Vec<String> = row.try_get("header_names")?;
+        let stored: Vec<u8> = row.try_get("header_values")?;
         let mark: Option<Vec<u8>> = row.try_get("header_mark")?;
         let owner = RecordOwner::Callback(row.try_get("topic")?, row.try_get("url")?);
-        let opened = match keys.open(owner, Columns::new(None, Some(&stored), mark.as_deref())) {
-            OpenedRecord::Plain => stored,
-            OpenedRecord::Opened(opened) => opened.payload.unwrap_or_default(),
-            OpenedRecord::Unopened(why) => return Ok(Self { headers, unopened: Some(why) }),
+        let values = match keys.open(owner, Columns::new(None, Some(&stored), mark.as_deref())) {
+            OpenedRecord::Plain => values_of(&stored),
+            OpenedRecord::Opened(opened) => values_of(&opened.payload.unwrap_or_default()),
+            OpenedRecord::Unopened(why) => Err(why),
         };
-        let values: Vec<String> = serde_json::from_slice(&opened).unwrap_or_default();
-        if values.len() != headers.len() {
-            return Ok(Self { headers, unopened: Some(Unopened::Damaged) });
-        }
-        for ((_name, value), opened) in headers.iter_mut().zip(values) {
-            *value = opened;
-        }
-        Ok(Self { headers, unopened: None })
+        let values = values.and_then(|values| match values.len() == names.len() {
+            true => Ok(values),
+            false => Err(Unopened::Damaged),
+        });
+        let (values, unopened) = match values {
+            Ok(values) => (values, None),
+            Err(why) => (vec![String::new(); names.len()], Some(why)),
+        };
+        Ok(Self { headers: names.into_iter().zip(values).collect(), unopened })
     }
+}
+
+/// Reads decrypted values.
+pub(in crate::postgres) fn values_of(json: &[u8]) -> Result<Vec<String>, Unopened> {
+    serde_json::from_slice(json).map_err(|_not_ours| Unopened::Damaged)
 }
 
 fn callback_of(row: &PgRow, keys: &KeySet) -> Result<StoredCallback, sqlx::Error> {

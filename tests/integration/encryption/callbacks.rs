@@ -55,7 +55,7 @@ async fn the_headers_of_a_callback_are_encrypted_for_its_url_alone() {
         assert_eq!(request.headers["x-tenant"], "7");
     }
 
-    // Who can write to the table cannot send the headers elsewhere.
+    // A writer in the table cannot send the headers elsewhere.
     sqlx::query("update topic_callback set url = $1 where topic = $2")
         .bind(service.url("/elsewhere"))
         .bind(&first)
