@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::clock_steps::{node_with_that_clock, step, take_over_the_clock};
 use crate::support::node::program;
 use crate::support::{Api, Cluster, eventually, now_ms};
 
@@ -218,4 +219,29 @@ async fn a_node_that_drains_ends_the_calls_that_wait() {
     node.terminate();
     assert_eq!(waiting.await.unwrap(), Vec::<Value>::new());
     assert!(node.wait_exit(DEADLINE).await.success(), "{}", node.log_tail());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_are_given_while_the_clock_of_the_broker_is_behind_by_more_than_their_time_to_run() {
+    let cluster = Cluster::start("pops-behind").await;
+    take_over_the_clock(&cluster).await;
+    step(&cluster, "9s").await;
+    let (topic, node) = (cluster.topic("orders").await, node_with_that_clock(&cluster, &[]).await);
+    let api = node.api();
+    // The group needs some seconds for its first assignment.
+    let first = submit(api, &topic, 1, "1h").await[0];
+    let is_given = async || !pop(api, &topic, "1s", 10).await.is_empty();
+    eventually("the group has its first task", DEADLINE, is_given).await;
+    finish(api, first, 1).await;
+    let ids: BTreeSet<Uuid> = submit(api, &topic, 8, "3s").await.into_iter().collect();
+    let (mut given, until) = (BTreeSet::new(), now_ms() + 30_000);
+    while given.len() < ids.len() && now_ms() < until {
+        for task in pop(api, &topic, "1s", 10).await {
+            let id: Uuid = task["id"].as_str().unwrap().parse().unwrap();
+            assert_eq!(task["attempt"], 1, "the first attempt was passed over: {task}");
+            finish(api, id, 1).await;
+            given.insert(id);
+        }
+    }
+    assert_eq!(given, ids);
 }

@@ -36,6 +36,9 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 const LOOK_UPS_DEADLINE: Duration = Duration::from_secs(3);
 /// The clocks of producers, brokers and this machine may differ by so much.
 const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(10);
+/// A record of which Postgres knows nothing is not settled yet, if it is not older than that.
+/// Receipts are kept for an hour at least.
+const UNSETTLED_MAX: Duration = Duration::from_secs(30 * 60);
 /// The headers that the members of a popped task tell begin so.
 const OWN_PREFIX: &str = "punctual-";
 
@@ -174,12 +177,18 @@ impl GroupReader {
             let mut late: Vec<(usize, TaskId)> = Vec::new();
             for (index, record) in records.iter().enumerate() {
                 let Some(attempt) = record.attempt else { continue };
-                match current.get(&attempt.id) {
-                    Some(current) if current.is_over(attempt.number) => found[index] = Found::Over,
-                    Some(CurrentAttempt::Attempt { next, .. }) if is_past(record, attempt, now) => {
-                        late.push((index, *next));
+                let current = current.get(&attempt.id);
+                if current.is_some_and(|current| current.is_over(attempt.number)) {
+                    found[index] = Found::Over;
+                } else if is_past(record, attempt, now) {
+                    match current {
+                        Some(CurrentAttempt::Attempt { number, next, .. })
+                            if *number == attempt.number =>
+                        {
+                            late.push((index, *next));
+                        }
+                        _ => found[index] = unsettled(record, attempt, now),
                     }
-                    _ => {}
                 }
             }
             if late.is_empty() {
@@ -281,8 +290,20 @@ enum Found {
     /// No look-up was needed, or none has answered, or nothing more is known: the headers count.
     NotAsked,
     Over,
-    /// The consumer may have extended the attempt until then.
+    /// The consumer may have extended the attempt until then, or the clock of the broker is behind
+    /// that of the cluster.
     FinishBy(Timestamp),
+}
+
+/// Decides about an attempt that is not settled yet, although its time to run is over as far as its
+/// headers tell. It was appended just now, and the clock of the broker is behind that of the
+/// cluster: its time to run begins when it is settled.
+fn unsettled(record: &GroupRecord, attempt: AttemptHeaders, now: Timestamp) -> Found {
+    if record.record.at.plus(UNSETTLED_MAX) > now {
+        Found::FinishBy(now.plus(attempt.ttr))
+    } else {
+        Found::NotAsked
+    }
 }
 
 /// Returns the task of a record that the group may have had before it came to this member, or whose
