@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use punctual::app::Handles;
 use punctual::config::{self, Command, Property};
 use punctual::shutdown::TaskFailure;
-use punctual::{app, bench, client, dev, error_chain, telemetry};
+use punctual::{app, bench, client, dev, error_chain, shutdown, telemetry};
 
 fn main() -> ExitCode {
     let invocation = match config::read(std::env::args_os(), app::problems) {
@@ -15,8 +15,7 @@ fn main() -> ExitCode {
     };
     telemetry::logging::start(&invocation.log);
     rustls::crypto::ring::default_provider().install_default().ok(); // Fails when one is there.
-    let runtime = tokio::runtime::Runtime::new().map_err(TaskFailure::from);
-    let ended = runtime.and_then(|runtime| runtime.block_on(run(invocation.command)));
+    let ended = shutdown::run_to_end(run(invocation.command));
     let code = ended.unwrap_or_else(|failure| {
         tracing::error!("{}", error_chain::chain(failure.as_ref()));
         ExitCode::FAILURE

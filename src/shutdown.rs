@@ -93,6 +93,23 @@ impl Tasks {
     }
 }
 
+/// How long blocking calls may go on after the end of a command.
+const BLOCKED_MAX: Duration = Duration::from_secs(1);
+
+/// Runs a command on a runtime of its own. Blocking calls that do not end, such as the end of a
+/// Kafka client that hangs, are left behind, because they would keep the process for good.
+///
+/// # Errors
+/// Returns the command's error, or that of a runtime that cannot be made.
+pub fn run_to_end<T>(
+    command: impl Future<Output = Result<T, TaskFailure>>,
+) -> Result<T, TaskFailure> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let ended = runtime.block_on(command);
+    runtime.shutdown_timeout(BLOCKED_MAX);
+    ended
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::clock_steps::{node_with_that_clock, step, take_over_the_clock};
+use crate::support::kafka_way::KafkaWay;
 use crate::support::node::program;
 use crate::support::{Api, Cluster, eventually, now_ms};
 
@@ -219,6 +220,31 @@ async fn a_node_that_drains_ends_the_calls_that_wait() {
     node.terminate();
     assert_eq!(waiting.await.unwrap(), Vec::<Value>::new());
     assert!(node.wait_exit(DEADLINE).await.success(), "{}", node.log_tail());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_ends_although_kafka_does_not_let_its_members_go() {
+    let cluster = Cluster::start("pops-held").await;
+    let topic = cluster.topic("orders").await;
+    let way = KafkaWay::open(&cluster.stack.kafka, Duration::ZERO).await;
+    let kafka = way.address();
+    let mut node = cluster.spawn_bare(&[
+        "--database-url",
+        &cluster.database.url,
+        "--kafka",
+        &kafka,
+        "--cluster",
+        &cluster.name,
+    ]);
+    node.wait_ready().await;
+    let id = submit(node.api(), &topic, 1, "1h").await[0];
+    let is_given = async || !pop(node.api(), &topic, "1s", 10).await.is_empty();
+    eventually("the group has its first task", DEADLINE, is_given).await;
+    finish(node.api(), id, 1).await;
+    way.hold();
+    node.terminate();
+    let ended = node.wait_exit(Duration::from_secs(40)).await;
+    assert!(ended.code().is_some(), "{ended} {}", node.log_tail());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
