@@ -145,7 +145,7 @@ impl Access {
         };
         [
             "version = 1\n".to_owned(),
-            role("everything", "[\"*\", \"callback\"]", "*"),
+            role("everything", "[\"*\", \"operate\", \"callback\"]", "*"),
             role("reads", "[\"read\", \"read-payload\"]", "*"),
             role("elsewhere", "[\"*\"]", "elsewhere.*"),
             role("submits", "[\"submit\"]", "*"),
