@@ -61,6 +61,27 @@ func TestACallWithAConditionIsNotRepeatedOnceItMayBeDone(t *testing.T) {
 	equal(t, must[punctual.Task](t)(task, err).State, "cancelled")
 }
 
+func TestAConditionNeedsIDsThatHTTPCanCarry(t *testing.T) {
+	client := open(t, "http://127.0.0.1:1", punctual.RetryFor(0))
+	wrong := [][]string{{}, {"1", "*"}}
+	for _, id := range []string{"", "a\nb", "1\n", `a"b`, "a b", "ü", "\x7f", "\xff"} {
+		wrong = append(wrong, []string{id}, []string{"1", id})
+	}
+	for _, ids := range wrong {
+		is, isNot := punctual.IfMatch(ids...), punctual.IfNoneMatch(ids...)
+		_, replaced := client.Replace(ctx, "demo", "order-1", later("", "none", 1), isNot)
+		_, cancelled := client.Cancel(ctx, "demo", "order-1", is, punctual.IfNoneMatch("1"))
+		_, moved := client.Move(ctx, "demo", "order-1", punctual.In(time.Hour), is)
+		_, set := client.SetPolicy(ctx, "demo", punctual.Policy{}, is)
+		_, _, deleted := client.DeleteSchedule(ctx, "demo", "poll", is)
+		for _, err := range []error{replaced, cancelled, moved, set, deleted} {
+			contains(t, fmt.Sprint(err), "a condition")
+			var failure *punctual.NoAnswer
+			equal(t, errors.As(err, &failure), false)
+		}
+	}
+}
+
 func TestABackfillMakesNoRunTwice(t *testing.T) {
 	clients(t)
 	dev, backfill := punctualtest.Start(t, "orders:2"), must[punctual.Backfilled](t)

@@ -1,6 +1,8 @@
 package punctual
 
 import (
+	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -10,7 +12,8 @@ import (
 
 // Condition limits a change. If it does not hold, nothing is changed, and the call returns a
 // *Problem with the Slug precondition-failed. A call with a condition is not repeated once it may
-// have been done.
+// have been done. With an id that HTTP cannot carry, or without ids, the call returns an error and
+// sends nothing.
 type Condition func(*condition)
 
 // IfMatch: the name has the task of one of these ids. "*" is any task, schedule, or policy.
@@ -36,10 +39,11 @@ func NotAfter(limit time.Time) Condition {
 	return with("not_after", limit.Format(time.RFC3339Nano))
 }
 
-// condition is what a request has for its conditions.
+// condition has the parts of a request for its conditions, or the error of one of them.
 type condition struct {
 	header http.Header
 	query  url.Values
+	err    error
 }
 
 func conditionOf(conditions []Condition) condition {
@@ -74,13 +78,28 @@ func with(parameter, value string) Condition {
 
 func tagged(header string, ids []string) Condition {
 	return func(condition *condition) {
-		tags := make([]string, len(ids))
-		for index, id := range ids {
-			tags[index] = `"` + id + `"`
-			if id == "*" {
-				tags[index] = id
-			}
+		tags, err := tagsOf(ids)
+		if err != nil {
+			condition.err = err
+			return
 		}
-		condition.header.Set(header, strings.Join(tags, ", "))
+		condition.header.Set(header, tags)
 	}
+}
+
+func tagsOf(ids []string) (string, error) {
+	switch {
+	case len(ids) == 1 && ids[0] == "*":
+		return "*", nil
+	case len(ids) == 0:
+		return "", errors.New("a condition has no ids")
+	}
+	for _, id := range ids {
+		// A tag of HTTP has no spaces, quotes and control characters.
+		isWrong := func(char rune) bool { return char <= ' ' || char == '"' || char > '~' }
+		if id == "" || id == "*" || strings.ContainsFunc(id, isWrong) {
+			return "", fmt.Errorf(`%q in a condition is not an id or a revision; "*" stands alone`, id)
+		}
+	}
+	return `"` + strings.Join(ids, `", "`) + `"`, nil
 }

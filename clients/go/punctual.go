@@ -297,6 +297,9 @@ func (client *Client) call(
 	conditions ...Condition,
 ) (answer, error) {
 	condition := conditionOf(conditions)
+	if condition.err != nil {
+		return answer{}, condition.err
+	}
 	path, safeFor = condition.of(path), condition.safeFor(safeFor)
 	var text []byte
 	if body != nil {

@@ -13,7 +13,8 @@ final class Condition
 {
     /**
      * Returns the headers of a condition: each the id of a task, a list of ids, the revision of a
-     * topic or a schedule, `*`, or null.
+     * topic or a schedule, `*`, or null. Throws for an empty list, and for an id that HTTP cannot
+     * carry.
      *
      * @param string|list<string>|int|null $ifMatch
      * @param string|list<string>|int|null $ifNoneMatch
@@ -44,11 +45,19 @@ final class Condition
         if ($ids === '*') {
             return $ids;
         }
-        $quoted = array_map(static fn (string|int $id) => "\"{$id}\"", (array) $ids);
-        // curl would send what follows a line break as another header.
-        if (preg_grep('/[\x00-\x1f]/', $quoted) !== []) {
-            throw new \InvalidArgumentException('an id of a condition has a control character');
+        if ($ids === []) {
+            // curl sends no header without a value, so that there would be no condition.
+            throw new \InvalidArgumentException('a condition has no ids: give null for none');
         }
-        return implode(', ', $quoted);
+        $quoted = static function (string|int $id): string {
+            // A `*` in quotes is the tag of no task, so ifNoneMatch would always hold.
+            if ($id === '*' || preg_match('/^[!#-~]+$/D', (string) $id) !== 1) {
+                $reason = json_encode($id, JSON_INVALID_UTF8_SUBSTITUTE)
+                    . ' in a condition is not an id or a revision; "*" stands alone';
+                throw new \InvalidArgumentException($reason);
+            }
+            return "\"{$id}\"";
+        };
+        return implode(', ', array_map($quoted, (array) $ids));
     }
 }

@@ -428,10 +428,23 @@ $rules = [
             equal(true, str_starts_with($message, $reason));
         }
     },
-    'an id of a condition is no other header' => static function (): void {
+    'a condition needs ids that HTTP can carry' => static function (): void {
         $alone = new Client('http://127.0.0.1:1', retryFor: 0.0);
-        $cancel = static fn () => $alone->cancel('demo', 'order-1', "1\r\nx-other: 2");
-        thrown(InvalidArgumentException::class, $cancel);
+        $draft = ['payload' => 1, 'delay' => HOUR];
+        $ids = ['', "1\r\nx-other: 2", "1\n", 'a"b', 'a b', 'ü', "\xff", "\x7f"];
+        $lists = [[], ['1', '*'], ['*'], ...array_map(static fn ($id) => [$id], $ids)];
+        foreach ([...$ids, ...$lists] as $wrong) {
+            $calls = [
+                static fn () => $alone->replace('demo', 'order-1', $draft, ifNoneMatch: $wrong),
+                static fn () => $alone->cancel('demo', 'order-1', ifMatch: $wrong),
+                static fn () => $alone->cancelById('1', ifMatch: $wrong),
+                static fn () => $alone->move('demo', 'order-1', HOUR, ifMatch: $wrong),
+            ];
+            foreach ($calls as $call) {
+                $message = thrown(InvalidArgumentException::class, $call)->getMessage();
+                equal(true, str_contains($message, 'a condition'));
+            }
+        }
     },
     'a replacement knows the time until its task is due' => static function (): void {
         equal(5400.5, Span::seconds('delay', '1h 30m500ms'));

@@ -496,6 +496,21 @@ class Rules(unittest.TestCase):
             with self.assertRaisesRegex(TypeError, "give a timedelta, or text with a unit"):
                 call()
 
+    def test_a_condition_needs_ids_that_http_can_carry(self):
+        client = Client("http://127.0.0.1:1", retry_for=0)
+        ids = ("", "a\nb", 'a"b', "a b", "ü", "\x7f", True, b"1")
+        for wrong in ([], *ids, *([one] for one in ids), ["1", "*"], ["*"]):
+            calls = [
+                lambda: client.replace("demo", "order-1", 1, delay=HOUR, if_none_match=wrong),
+                lambda: client.cancel("demo", "order-1", if_match=wrong),
+                lambda: client.move("demo", "order-1", delay=HOUR, if_match=wrong),
+                lambda: client.set_policy("demo", if_match=wrong),
+                lambda: client.set_schedule("demo", "poll", 1, every=HOUR, if_match=wrong),
+            ]
+            for call in calls:
+                with self.assertRaisesRegex(ValueError, "a condition"):
+                    call()
+
     def test_a_pop_waits_less_than_its_client(self):
         with self.assertRaisesRegex(ValueError, "wait is 5s: give less than the timeout, 5"):
             Client("http://127.0.0.1:1", timeout=5).pop("demo", "group", wait="5s")

@@ -19,7 +19,7 @@ export interface ReplaceCondition extends Condition {
     notAfter?: Date;
 }
 
-/** Returns the headers of a condition. */
+/** Returns the headers of a condition. Throws for no ids, and for one that HTTP cannot carry. */
 export function conditionHeaders(condition: Condition): { [name: string]: string } {
     const { ifMatch, ifNoneMatch } = condition;
     return {
@@ -39,6 +39,15 @@ export function conditionQuery({ when, notAfter }: ReplaceCondition): string {
 
 function tags(ids: string | string[] | number): string {
     if (ids === '*') return ids;
-    const quoted = [ids].flat().map((id) => `"${id}"`);
-    return quoted.join(', ');
+    const given = [ids].flat();
+    if (given.length === 0) throw new TypeError('a condition has no ids: leave it out for none');
+    for (const id of given) {
+        // A `*` in quotes is the tag of no task, so `ifNoneMatch` would always hold.
+        const isId = ['string', 'number'].includes(typeof id) && id !== '*';
+        if (!isId || !/^[!#-~]+$/.test(String(id))) {
+            const reason = "in a condition is not an id or a revision; '*' stands alone";
+            throw new TypeError(`${JSON.stringify(id)} ${reason}`);
+        }
+    }
+    return given.map((id) => `"${id}"`).join(', ');
 }

@@ -463,6 +463,25 @@ test('a token is not sent in clear over the network', () => {
     assert.throws(() => new Client('http://punctual.example:7070', { token: 'pt_1' }), TypeError);
 });
 
+test('a condition needs ids that HTTP can carry', async () => {
+    const alone = new Client('http://127.0.0.1:1', { retryFor: 0 });
+    const draft = { payload: 1, delay: HOUR };
+    const ids = ['', 'a\nb', '1\n', 'a"b', 'a b', 'ü', '\x7f', true, null] as string[];
+    for (const wrong of [[], ...ids, ...ids.map((id) => [id]), ['1', '*'], ['*']]) {
+        const [is, isNot] = [{ ifMatch: wrong }, { ifNoneMatch: wrong }];
+        const calls = [
+            () => alone.replace('demo', 'order-1', draft, isNot),
+            () => alone.cancel('demo', 'order-1', is),
+            () => alone.move('demo', 'order-1', { delay: HOUR }, is),
+            () => alone.setPolicy('demo', {}, is),
+            () => alone.setSchedule('demo', 'poll', { every: HOUR, payload: 1 }, is),
+        ];
+        for (const call of calls) {
+            await assert.rejects(call, { name: 'TypeError', message: /a condition/ });
+        }
+    }
+});
+
 test('a pop waits less than its client', async () => {
     const hasty = new Client('http://127.0.0.1:1', { timeout: 5_000 });
     await assert.rejects(hasty.pop('demo', 'group', { wait: '5s' }), /less than the timeout/);

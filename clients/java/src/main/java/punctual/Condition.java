@@ -4,17 +4,22 @@ import java.time.Instant;
 import java.util.LinkedHashMap;
 import java.util.Locale;
 import java.util.Map;
+import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
 /**
  * A condition of a change. If it does not hold, nothing is changed, and the call throws a {@link
  * Problem} with the slug {@code precondition-failed}. A call with a condition is not repeated once
- * it may have been done.
+ * it may have been done. An id that HTTP cannot carry is an {@link IllegalArgumentException}, as is
+ * a condition without ids.
  */
 public final class Condition {
     /** Which pending task a replacement replaces: none, or one that is due later, or earlier. */
     public enum When { ABSENT, EARLIER, LATER }
+
+    /** The characters that HTTP allows in a tag, without those beyond ASCII. */
+    private static final Pattern TAG = Pattern.compile("[!#-~]+");
 
     final Map<String, String> headers = new LinkedHashMap<>();
     private String when;
@@ -59,7 +64,14 @@ public final class Condition {
     }
 
     private static String tags(String... ids) {
-        return Stream.of(ids).map(id -> id.equals("*") ? id : '"' + id + '"')
-            .collect(Collectors.joining(", "));
+        if (ids.length == 1 && "*".equals(ids[0])) return "*";
+        if (ids.length == 0) throw new IllegalArgumentException("a condition has no ids");
+        for (var id : ids) {
+            if (id == null || id.equals("*") || !TAG.matcher(id).matches()) {
+                var reason = " in a condition is not an id or a revision; * stands alone";
+                throw new IllegalArgumentException('"' + id + '"' + reason);
+            }
+        }
+        return Stream.of(ids).map(id -> '"' + id + '"').collect(Collectors.joining(", "));
     }
 }

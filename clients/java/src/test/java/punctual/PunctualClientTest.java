@@ -498,6 +498,20 @@ class PunctualClientTest {
     }
 
     @Test
+    void aConditionNeedsIdsThatHttpCanCarry() {
+        var wrong = new ArrayList<String[]>(List.of(new String[] {}, new String[] {"1", "*"}));
+        for (var id : new String[] {"", "a\nb", "1\n", "a\"b", "a b", "ü", "\u007f", null}) {
+            wrong.add(new String[] {id});
+        }
+        for (var ids : wrong) {
+            Executable match = () -> new Condition().ifMatch(ids);
+            var error = assertThrows(IllegalArgumentException.class, match);
+            assertTrue(error.getMessage().contains("a condition"));
+            assertThrows(IllegalArgumentException.class, () -> new Condition().ifNoneMatch(ids));
+        }
+    }
+
+    @Test
     void bytesAreNoPayload() {
         var draft = Draft.in(HOUR);
         var error = assertThrows(IllegalArgumentException.class, () -> draft.payload(new byte[] {1}));
