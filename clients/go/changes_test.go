@@ -82,6 +82,20 @@ func TestAConditionNeedsIDsThatHTTPCanCarry(t *testing.T) {
 	}
 }
 
+func TestAConditionOfAKindIsGivenOnce(t *testing.T) {
+	client := open(t, "http://127.0.0.1:1", punctual.RetryFor(0))
+	for _, twice := range [][]punctual.Condition{
+		{punctual.IfMatch("1"), punctual.IfMatch("2")},
+		{punctual.IfMatch("1"), punctual.IfRevision(2)},
+		{punctual.IfNoneMatch("1"), punctual.IfMatch("1"), punctual.IfNoneMatch("*")},
+		{punctual.IfAbsent(), punctual.IfLater()},
+		{punctual.IfLater(), punctual.NotAfter(time.Now()), punctual.NotAfter(time.Now())},
+	} {
+		_, err := client.Replace(ctx, "demo", "order-1", later("", "none", 1), twice...)
+		contains(t, fmt.Sprint(err), "in a condition")
+	}
+}
+
 func TestABackfillMakesNoRunTwice(t *testing.T) {
 	clients(t)
 	dev, backfill := punctualtest.Start(t, "orders:2"), must[punctual.Backfilled](t)

@@ -12,8 +12,8 @@ import (
 
 // Condition limits a change. If it does not hold, nothing is changed, and the call returns a
 // *Problem with the Slug precondition-failed. A call with a condition is not repeated once it may
-// have been done. With an id that HTTP cannot carry, or without ids, the call returns an error and
-// sends nothing.
+// have been done. With an id that HTTP cannot carry, without ids, or with two conditions of the
+// same kind, such as IfLater and IfAbsent, the call returns an error and sends nothing.
 type Condition func(*condition)
 
 // IfMatch: the name has the task of one of these ids. "*" is any task, schedule, or policy.
@@ -73,12 +73,21 @@ func (condition condition) safeFor(otherwise time.Duration) time.Duration {
 }
 
 func with(parameter, value string) Condition {
-	return func(condition *condition) { condition.query.Set(parameter, value) }
+	return func(condition *condition) {
+		if condition.query.Has(parameter) {
+			condition.err = errors.New("a second " + parameter + " in a condition")
+			return
+		}
+		condition.query.Set(parameter, value)
+	}
 }
 
 func tagged(header string, ids []string) Condition {
 	return func(condition *condition) {
 		tags, err := tagsOf(ids)
+		if err == nil && condition.header.Get(header) != "" {
+			err = errors.New("a second " + header + " in a condition: give all ids to one")
+		}
 		if err != nil {
 			condition.err = err
 			return

@@ -12,7 +12,7 @@ import java.util.stream.Stream;
  * A condition of a change. If it does not hold, nothing is changed, and the call throws a {@link
  * Problem} with the slug {@code precondition-failed}. A call with a condition is not repeated once
  * it may have been done. An id that HTTP cannot carry is an {@link IllegalArgumentException}, as is
- * a condition without ids.
+ * a condition without ids. A second condition of the same kind is an {@link IllegalStateException}.
  */
 public final class Condition {
     /** Which pending task a replacement replaces: none, or one that is due later, or earlier. */
@@ -27,14 +27,12 @@ public final class Condition {
 
     /** The name has the task of one of these ids. {@code "*"} is any task, schedule or policy. */
     public Condition ifMatch(String... ids) {
-        headers.put("if-match", tags(ids));
-        return this;
+        return with("if-match", ids);
     }
 
     /** The name has none of the tasks of these ids. {@code "*"}: no task, schedule or policy. */
     public Condition ifNoneMatch(String... ids) {
-        headers.put("if-none-match", tags(ids));
-        return this;
+        return with("if-none-match", ids);
     }
 
     /** The topic or the schedule has this revision. */
@@ -44,12 +42,14 @@ public final class Condition {
 
     /** Of a replacement: {@code EARLIER} replaces only by a task that is due earlier. */
     public Condition when(When when) {
+        once(this.when);
         this.when = when.name().toLowerCase(Locale.ROOT);
         return this;
     }
 
     /** The latest due time of the new task, with {@code LATER}. */
     public Condition notAfter(Instant limit) {
+        once(notAfter);
         notAfter = limit.toString();
         return this;
     }
@@ -61,6 +61,16 @@ public final class Condition {
 
     boolean isNone() {
         return headers.isEmpty() && when == null && notAfter == null;
+    }
+
+    private Condition with(String header, String... ids) {
+        once(headers.get(header));
+        headers.put(header, tags(ids));
+        return this;
+    }
+
+    private static void once(String given) {
+        if (given != null) throw new IllegalStateException("the condition already has " + given);
     }
 
     private static String tags(String... ids) {

@@ -512,6 +512,18 @@ class PunctualClientTest {
     }
 
     @Test
+    void aConditionOfAKindIsGivenOnce() {
+        var isThis = new Condition().ifMatch("1");
+        var isNotThis = new Condition().ifNoneMatch("1").ifMatch("2");
+        var later = new Condition().when(Condition.When.LATER).notAfter(Instant.EPOCH);
+        for (Executable twice : List.<Executable>of(
+                () -> isThis.ifMatch("2"), () -> isThis.ifRevision(2), () -> isNotThis.ifNoneMatch("3"),
+                () -> later.when(Condition.When.ABSENT), () -> later.notAfter(Instant.MAX))) {
+            assertThrows(IllegalStateException.class, twice);
+        }
+    }
+
+    @Test
     void bytesAreNoPayload() {
         var draft = Draft.in(HOUR);
         var error = assertThrows(IllegalArgumentException.class, () -> draft.payload(new byte[] {1}));
