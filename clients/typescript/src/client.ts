@@ -41,7 +41,7 @@ import {
     named,
     untilDue,
 } from './tasks.js';
-import { type PolicyDraft, type Topic, policyBody } from './topics.js';
+import { type PolicyDraft, type Topic, policyBody, topicOf } from './topics.js';
 
 const [PAUSE_MIN, PAUSE_MAX, RETRY_AFTER_MAX] = [100, 5_000, 60_000];
 /** Statuses of calls, and of parts of them, that were not done, or perhaps: they are repeated. */
@@ -247,7 +247,8 @@ export class Client {
     /** Returns a topic, if Kafka has it. */
     async getTopic(topic: string): Promise<Topic | undefined> {
         const answer = await this.call('GET', topicPath(topic));
-        return found(answer, 'topic-not-found') as Topic | undefined;
+        const body = found(answer, 'topic-not-found');
+        return body && topicOf(body);
     }
 
     /**
@@ -265,19 +266,20 @@ export class Client {
     }
 
     /**
-     * Sets the whole policy of a topic, for the tasks to come, and returns the topic. `ifNoneMatch`
-     * with `*` is for a topic without a policy and without a pause.
+     * Sets the whole policy of a topic, for the tasks to come, and returns the topic. To change one
+     * member, give `{ ...topic.policy, spread: '10m' }`, and `ifMatch: topic.revision`.
+     * `ifNoneMatch` with `*` is for a topic without a policy and without a pause.
      */
     async setPolicy(topic: string, policy: PolicyDraft, condition: Condition = {}): Promise<Topic> {
         const path = `${topicPath(topic)}/policy`;
         const answer = await this.call('PUT', path, policyBody(policy), { condition });
-        return successful(answer) as Topic;
+        return topicOf(successful(answer));
     }
 
     /** Takes the policy of a topic away, and returns the topic. */
     async deletePolicy(topic: string, condition: Condition = {}): Promise<Topic> {
         const path = `${topicPath(topic)}/policy`;
-        return successful(await this.call('DELETE', path, undefined, { condition })) as Topic;
+        return topicOf(successful(await this.call('DELETE', path, undefined, { condition })));
     }
 
     /**
@@ -437,7 +439,7 @@ export class Client {
 
     private async setTopic(topic: string, change: string, reason?: string): Promise<Topic> {
         const path = `${topicPath(topic)}/${change}`;
-        return successful(await this.call('POST', path, { reason })) as Topic;
+        return topicOf(successful(await this.call('POST', path, { reason })));
     }
 
     private async setPaused(topic: string, name: string, change: string): Promise<Schedule> {

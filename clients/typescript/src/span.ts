@@ -29,6 +29,12 @@ export function milliseconds(member: string, value: Span): number | undefined {
     return parts.reduce((sum, part) => sum + Number(part[1]) * MILLISECONDS[part[2]!]!, 0);
 }
 
+/** Throws for members that an object does not have, such as `delay_max` for `delayMax`. */
+export function noOthers(owner: string, unknown: object): void {
+    const [name] = Object.keys(unknown);
+    if (name !== undefined) throw new TypeError(`${owner} has no member ${name}`);
+}
+
 /** Throws for bytes, which JSON would show as an object of numbers. */
 export function noBytes(payload: unknown): void {
     if (payload instanceof ArrayBuffer || ArrayBuffer.isView(payload)) {

@@ -2,7 +2,7 @@
 
 import { randomUUID } from 'node:crypto';
 
-import { type Span, milliseconds, noBytes, span } from './span.js';
+import { type Span, milliseconds, noBytes, noOthers, span } from './span.js';
 
 /** A record and its due time: one of `delay` and `dueAt`, one payload or a tombstone. */
 export interface Record {
@@ -123,13 +123,14 @@ export function bodyOf(record: Record): object {
 
 /** Returns a retry policy as the API takes it. */
 export function retryBody(retry: RetryPolicy | undefined): object | undefined {
-    return (
-        retry && {
-            attempts_max: retry.attemptsMax,
-            backoff_min: span('backoffMin', retry.backoffMin),
-            backoff_max: span('backoffMax', retry.backoffMax),
-            backoff_factor: retry.backoffFactor,
-            dead_topic: retry.deadTopic,
-        }
-    );
+    if (!retry) return undefined;
+    const { attemptsMax, backoffMin, backoffMax, backoffFactor, deadTopic, ...unknown } = retry;
+    noOthers('retry', unknown);
+    return {
+        attempts_max: attemptsMax,
+        backoff_min: span('backoffMin', backoffMin),
+        backoff_max: span('backoffMax', backoffMax),
+        backoff_factor: backoffFactor,
+        dead_topic: deadTopic,
+    };
 }

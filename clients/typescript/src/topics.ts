@@ -1,14 +1,14 @@
 /** Topics, their pauses and policies. */
 
-import { type Span, span } from './span.js';
+import { type Span, noOthers, span } from './span.js';
 import { type RetryPolicy, retryBody } from './tasks.js';
 
-/** A topic as the API shows it. */
+/** A topic as the API shows it, except for the policy. */
 export interface Topic {
     topic: string;
     /** Counts the changes of the policy and the pauses. */
     revision: number;
-    /** Missing without a policy. */
+    /** The policy as `setPolicy` takes it. Missing without a policy. */
     policy?: Policy;
     /** Missing for a topic that is not paused. `by` is missing for an anonymous caller. */
     paused?: { since: string; reason: string | null; by?: string };
@@ -19,20 +19,8 @@ export interface Topic {
     [member: string]: unknown;
 }
 
-/** The policy of a topic as the API shows it. */
+/** The whole policy of a topic. A missing member is no limit. */
 export interface Policy {
-    ttr?: string;
-    retry?: { [member: string]: unknown };
-    delay_max?: string;
-    expire_after?: string;
-    spread?: string;
-    pending_max?: number;
-    submitted_by_header?: boolean;
-    [member: string]: unknown;
-}
-
-/** The whole policy of a topic. What is missing is not limited. */
-export interface PolicyDraft {
     /** For tasks without a `ttr` of their own, as is `retry`. */
     ttr?: Span;
     retry?: RetryPolicy;
@@ -46,20 +34,42 @@ export interface PolicyDraft {
     pendingMax?: number;
     /** Records carry the name of their submitter. */
     submittedByHeader?: boolean;
+}
+
+export interface PolicyDraft extends Policy {
     /** Pauses or resumes the topic. Without it, the topic stays as it is. */
     paused?: boolean;
 }
 
 /** Returns a policy as the API takes it. */
 export function policyBody(draft: PolicyDraft): object {
+    const { ttr, retry, delayMax, expireAfter, spread, ...others } = draft;
+    const { pendingMax, submittedByHeader, paused, ...unknown } = others;
+    noOthers('a policy', unknown);
     return {
-        ttr: span('ttr', draft.ttr),
-        retry: retryBody(draft.retry),
-        delay_max: span('delayMax', draft.delayMax),
-        expire_after: span('expireAfter', draft.expireAfter),
-        spread: span('spread', draft.spread),
-        pending_max: draft.pendingMax,
-        submitted_by_header: draft.submittedByHeader,
-        paused: draft.paused,
+        ttr: span('ttr', ttr),
+        retry: retryBody(retry),
+        delay_max: span('delayMax', delayMax),
+        expire_after: span('expireAfter', expireAfter),
+        spread: span('spread', spread),
+        pending_max: pendingMax,
+        submitted_by_header: submittedByHeader,
+        paused,
     };
+}
+
+/** Reads a topic from an answer. */
+export function topicOf(body: object): Topic {
+    const { policy, ...topic } = body as { policy?: object };
+    return { ...topic, ...(policy && { policy: camelCased(policy) }) } as Topic;
+}
+
+/** Renames all members, those of parts included. A set refuses a member that it does not know. */
+function camelCased(value: unknown): unknown {
+    if (typeof value !== 'object' || value === null) return value;
+    const members = Object.entries(value).map(([name, member]) => [
+        name.replace(/_(.)/g, (_, first) => first.toUpperCase()),
+        camelCased(member),
+    ]);
+    return Object.fromEntries(members);
 }
