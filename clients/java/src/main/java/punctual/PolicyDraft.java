@@ -2,9 +2,13 @@ package punctual;
 
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.time.Duration;
+import java.util.Locale;
 
-/** The whole policy of a topic, for the tasks to come. What is not given is not limited. */
+/** The whole policy of a topic, for the tasks to come. A missing member is no limit. */
 public final class PolicyDraft {
+    /** A member that a policy may be without. */
+    public enum Member { TTR, RETRY, DELAY_MAX, EXPIRE_AFTER, SPREAD, PENDING_MAX }
+
     final ObjectNode body;
 
     public PolicyDraft() {
@@ -15,9 +19,15 @@ public final class PolicyDraft {
         this.body = body;
     }
 
-    /** Begins with the policy of a topic, to change some members of it. */
+    /** Begins with the policy of a topic, or with null for none, to change some members of it. */
     public static PolicyDraft from(Policy policy) {
-        return new PolicyDraft(policy.body().deepCopy());
+        return policy == null ? new PolicyDraft() : new PolicyDraft(policy.body().deepCopy());
+    }
+
+    /** Takes members away: the topic no longer has these limits. */
+    public PolicyDraft without(Member... members) {
+        for (var member : members) body.remove(member.name().toLowerCase(Locale.ROOT));
+        return this;
     }
 
     /** The time to run of tasks without one of their own. */
@@ -52,9 +62,9 @@ public final class PolicyDraft {
         return this;
     }
 
-    /** Records carry the name of their submitter. */
-    public PolicyDraft submittedByHeader() {
-        body.put("submitted_by_header", true);
+    /** Whether records carry the name of their submitter. Without it, they do not. */
+    public PolicyDraft submittedByHeader(boolean isOn) {
+        body.put("submitted_by_header", isOn);
         return this;
     }
 

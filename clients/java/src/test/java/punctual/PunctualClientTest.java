@@ -428,10 +428,11 @@ class PunctualClientTest {
         assumeTrue(TOPIC != null);
         try (var dev = DevServer.start("orders:2")) {
             var client = dev.client();
-            assertNull(client.getTopic("orders").policy());
+            var empty = PolicyDraft.from(client.getTopic("orders").policy());
+            assertNull(client.setPolicy("orders", empty).policy());
             var retry = new RetryPolicy().attemptsMax(3).backoff(Duration.ofMinutes(1), HOUR);
             var draft = new PolicyDraft().ttr(Duration.ofSeconds(30)).retry(retry).delayMax(Duration.ofDays(90))
-                .expireAfter(HOUR).pendingMax(1000).submittedByHeader().paused(true);
+                .expireAfter(HOUR).pendingMax(1000).submittedByHeader(true).paused(true);
             var made = client.setPolicy("orders", draft);
             assertNotNull(made.paused());
             var policy = made.policy();
@@ -451,6 +452,11 @@ class PunctualClientTest {
             var known = client.getTopic("orders");
             assertEquals(policy.retry(), known.policy().retry());
             assertNotNull(known.paused());
+            var fewer = PolicyDraft.from(known.policy()).submittedByHeader(false)
+                .without(PolicyDraft.Member.PENDING_MAX, PolicyDraft.Member.EXPIRE_AFTER);
+            known = client.setPolicy("orders", fewer);
+            var left = new Policy("30s", policy.retry(), "90d", null, "10m", null, false, known.policy().body());
+            assertEquals(left, known.policy());
             var current = new Condition().ifRevision(known.revision());
             assertNull(client.deletePolicy("orders", current).policy());
             assertNull(client.deletePolicy("orders").policy());
@@ -521,6 +527,15 @@ class PunctualClientTest {
                 () -> later.when(Condition.When.ABSENT), () -> later.notAfter(Instant.MAX))) {
             assertThrows(IllegalStateException.class, twice);
         }
+    }
+
+    @Test
+    void aPolicyLosesMembers() {
+        var draft = PolicyDraft.from(null).ttr(HOUR).retry(new RetryPolicy()).delayMax(HOUR)
+            .expireAfter(HOUR).spread(HOUR).pendingMax(1).submittedByHeader(true);
+        assertEquals(7, draft.body.size());
+        draft.without(PolicyDraft.Member.values()).submittedByHeader(false);
+        assertEquals("{\"submitted_by_header\":false}", draft.body.toString());
     }
 
     @Test
