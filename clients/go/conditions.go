@@ -39,7 +39,7 @@ func NotAfter(limit time.Time) Condition {
 	return with("not_after", limit.Format(time.RFC3339Nano))
 }
 
-// condition has the parts of a request for its conditions, or the error of one of them.
+// condition has the headers and the query of all conditions of a request, or the error of one.
 type condition struct {
 	header http.Header
 	query  url.Values

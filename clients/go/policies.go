@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Policy is the whole policy of a topic, for the tasks to come. What is zero is not limited.
+// Policy is the whole policy of a topic, for the tasks to come. A zero member is no limit.
 type Policy struct {
 	// TTR and Retry are for tasks without a TTR of their own.
 	TTR   time.Duration

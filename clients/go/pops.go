@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Pop is what a consumer without Kafka asks for.
+// Pop is the request of a consumer without Kafka.
 type Pop struct {
 	// Group shares the tasks of the topic: each goes to one caller of the group.
 	Group string

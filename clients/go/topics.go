@@ -27,7 +27,7 @@ type Topic struct {
 type Pause struct {
 	Since  time.Time `json:"since"`
 	Reason string    `json:"reason"`
-	// By is who paused the topic; empty for an anonymous caller.
+	// By is the caller that paused the topic; empty for an anonymous one.
 	By string `json:"by"`
 }
 

@@ -14,8 +14,8 @@ final class PoppedTask
         /** The end of the time to run: the task comes again afterwards. */
         public readonly \DateTimeImmutable $finishBy,
         /**
-         * What the API shows: `payload` (or `payload_text`, `payload_base64`, `tombstone`), `key`,
-         * `headers`, `attempts_max`, `due_at`, ..
+         * The task as the API shows it: `payload` (or `payload_text`, `payload_base64`,
+         * `tombstone`), `key`, `headers`, `attempts_max`, `due_at`, ..
          */
         public readonly array $body,
     ) {

@@ -1,8 +1,8 @@
 /** Conditions of a change: If-Match, If-None-Match, and `when` of a replacement. */
 
 /**
- * What must be there, or must not: for a task its id, or several, for a topic or a schedule its
- * revision, or `*` for any.
+ * The task, topic or schedule must match `ifMatch`, and must not match `ifNoneMatch`. Each is the
+ * id of a task, or several, the revision of a topic or a schedule, or `*` for any.
  */
 export interface Condition {
     ifMatch?: string | string[] | number;

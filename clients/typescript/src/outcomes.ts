@@ -35,7 +35,7 @@ export interface Answered {
     task?: Task;
 }
 
-/** What follows a failed attempt: the back-off, unless `retryIn`, `retryAt` or `final` is given. */
+/** The next step after a failure: the back-off, unless `retryIn`, `retryAt` or `final` is given. */
 export interface Failure {
     reason?: string;
     /** From now. */

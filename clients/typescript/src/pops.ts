@@ -2,7 +2,7 @@
 
 import { type Span, span } from './span.js';
 
-/** What a caller waits for. */
+/** The limits of a pop. */
 export interface PopOptions {
     /** How long to wait for the first task: `20s` unless given. Less than the `timeout`. */
     wait?: Span;

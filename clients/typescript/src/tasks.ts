@@ -1,4 +1,4 @@
-/** Tasks: what callers give, and how the API shows them. */
+/** Tasks, as callers give them and as the API shows them. */
 
 import { randomUUID } from 'node:crypto';
 

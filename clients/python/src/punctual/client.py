@@ -33,8 +33,8 @@ MISSING = object()
 class Client:
     """A client of one node, for any number of threads. Each thread has a connection of its own.
 
-    Tasks and callbacks are dicts, with the members of the API's JSON: ``task["id"]``. What else a
-    call returns is an object, such as a Cancelled.
+    Tasks and callbacks are dicts, with the members of the API's JSON: ``task["id"]``. All
+    other results are objects, such as a Cancelled.
 
     ``timeout`` is that of one attempt in seconds, ``retry_for`` that of all attempts of a call.
     """

@@ -10,7 +10,7 @@ class Pause(NamedTuple):
     since: datetime
     #: The reason that was given, or None.
     reason: Optional[str]
-    #: Who paused the topic, or None for an anonymous caller.
+    #: The caller that paused the topic, or None for an anonymous one.
     by: Optional[str]
 
 
@@ -53,8 +53,9 @@ class PoppedTask(NamedTuple):
     attempt: int
     #: The task comes again afterwards.
     finish_by: datetime
-    #: What the API shows: ``payload`` (or ``payload_text``, ``payload_base64``, ``tombstone``),
-    #: ``key``, ``headers``, ``attempts_max``, ``due_at``, ``partition``, ``offset``, ..
+    #: The task as the API shows it: ``payload`` (or ``payload_text``, ``payload_base64``,
+    #: ``tombstone``), ``key``, ``headers``, ``attempts_max``, ``due_at``, ``partition``,
+    #: ``offset``, ..
     body: dict
 
 

@@ -1,4 +1,4 @@
-"""The verdicts of cancels and moves, and what calls for many tasks or runs return."""
+"""The verdicts of cancels and moves, and the results of calls for many tasks or runs."""
 
 import enum
 from datetime import datetime

@@ -62,9 +62,9 @@ public final class PolicyDraft {
         return this;
     }
 
-    /** Whether records carry the name of their submitter. Without it, they do not. */
-    public PolicyDraft submittedByHeader(boolean isOn) {
-        body.put("submitted_by_header", isOn);
+    /** Records carry the name of their submitter, if it is true. The default is false. */
+    public PolicyDraft submittedByHeader(boolean isCarried) {
+        body.put("submitted_by_header", isCarried);
         return this;
     }
 

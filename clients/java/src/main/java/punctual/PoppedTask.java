@@ -8,8 +8,9 @@ import java.time.Instant;
  *
  * @param attempt the number of this attempt, for the answer
  * @param finishBy the end of the time to run: the task comes again afterwards
- * @param body what the API shows: {@code payload} (or {@code payload_text}, {@code payload_base64},
- *     {@code tombstone}), {@code key}, {@code headers}, {@code attempts_max}, {@code due_at}, ..
+ * @param body the task as the API shows it: {@code payload} (or {@code payload_text}, {@code
+ *     payload_base64}, {@code tombstone}), {@code key}, {@code headers}, {@code attempts_max},
+ *     {@code due_at}, ..
  */
 public record PoppedTask(String id, int attempt, Instant finishBy, JsonNode body) {
     static PoppedTask of(JsonNode body) {
