@@ -34,7 +34,7 @@ test: ## lints and all tests, against a real Postgres, etcd and Kafka
 	@scripts/lint
 	@scripts/test
 
-bench: ## every scenario against the poller and the floor, half an hour; FULL=1: two hours; ONLY=burst: that one again
+bench: ## all scenarios, half an hour; FULL=1: two hours; ONLY=burst: that one again
 	@scripts/stack prerequisites
 	@$(RELEASE_BUILD) --example suite --example poller --example floor
 	@scripts/bench $(if $(FULL),--full) $(if $(ONLY),--again $(addprefix --only ,$(ONLY)))

@@ -244,7 +244,7 @@ async fn a_node_ends_although_kafka_does_not_let_its_members_go() {
     way.hold();
     node.terminate();
     let ended = node.wait_exit(Duration::from_secs(40)).await;
-    assert!(ended.code().is_some(), "{ended} {}", node.log_tail());
+    assert!(ended.success(), "{ended} {}", node.log_tail());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -23,7 +23,7 @@ const FAULTS_MAX: u8 = 2;
 /// A deliberate mistake, which is a control of the checker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mistake {
-    /// Claims ask what their node remembers.
+    /// Claims ask the memory of their node.
     ClaimAsksMemory,
     /// A claim by an insert does not ask the table.
     InsertDoesNotAsk,

@@ -28,8 +28,9 @@ async fn the_headers_of_a_callback_are_encrypted_for_its_url_alone() {
     let [first, second] = [cluster.topic("first").await, cluster.topic("second").await];
     let service = Service::start(|_request| OK).await;
     let keys = Keys::new("sealed-callbacks", None, &[1]);
-    let node = keys.node(&cluster, &words(&flags_for(&cluster, &[&service]))).await;
-    let api = node.api();
+    let flags = flags_for(&cluster, &[&service]);
+    let mut node = keys.node(&cluster, &words(&flags)).await;
+    let api = &node.api().clone();
 
     // In the clear, and then encrypted in its place.
     set(api, &first, &service.url("/first")).await;
@@ -54,6 +55,13 @@ async fn the_headers_of_a_callback_are_encrypted_for_its_url_alone() {
         assert_eq!(request.headers["authorization"], format!("Bearer {MARKER}"));
         assert_eq!(request.headers["x-tenant"], "7");
     }
+
+    // A node that was killed goes on with them.
+    node.kill().await;
+    let node = keys.node(&cluster, &words(&flags)).await;
+    let api = node.api();
+    finish_one(api, &second).await;
+    assert_eq!(service.seen().last().unwrap().headers["authorization"], format!("Bearer {MARKER}"));
 
     // A writer in the table cannot send the headers elsewhere.
     sqlx::query("update topic_callback set url = $1 where topic = $2")

@@ -36,8 +36,8 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 const LOOK_UPS_DEADLINE: Duration = Duration::from_secs(3);
 /// The clocks of producers, brokers and this machine may differ by so much.
 const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(10);
-/// A record of which Postgres knows nothing is not settled yet, if it is not older than that.
-/// Receipts are kept for an hour at least.
+/// Records up to this age that Postgres does not know are not settled yet: receipts are kept for an
+/// hour at least.
 const UNSETTLED_MAX: Duration = Duration::from_secs(30 * 60);
 /// The headers that the members of a popped task tell begin so.
 const OWN_PREFIX: &str = "punctual-";
@@ -290,14 +290,14 @@ enum Found {
     /// No look-up was needed, or none has answered, or nothing more is known: the headers count.
     NotAsked,
     Over,
-    /// The consumer may have extended the attempt until then, or the clock of the broker is behind
-    /// that of the cluster.
+    /// The end of the time to run, which the headers do not tell: the consumer has extended it, or
+    /// the clock of the broker is behind that of the cluster.
     FinishBy(Timestamp),
 }
 
-/// Decides about an attempt that is not settled yet, although its time to run is over as far as its
-/// headers tell. It was appended just now, and the clock of the broker is behind that of the
-/// cluster: its time to run begins when it is settled.
+/// Returns the end of the time to run of an attempt that is not settled yet, and is over as far as
+/// its headers tell. The clock of the broker is behind that of the cluster then, and the time
+/// begins at the settle.
 fn unsettled(record: &GroupRecord, attempt: AttemptHeaders, now: Timestamp) -> Found {
     if record.record.at.plus(UNSETTLED_MAX) > now {
         Found::FinishBy(now.plus(attempt.ttr))
