@@ -76,7 +76,7 @@ points! {
     OutboxDeleted = "outbox-deleted",
     /// Records of an intake topic are read, and nothing of them is stored.
     IntakeRead = "intake-read",
-    /// Rejected records are in their topic, and the offset is still before them.
+    /// Rejected records are in their topic, and their rejections are not deleted.
     IntakeRejected = "intake-rejected",
     /// Tasks of an intake topic are stored with the offset. The node does not know it.
     IntakeStored = "intake-stored",

@@ -8,7 +8,7 @@
 pub mod entries;
 pub mod offsets;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, Postgres};
@@ -16,6 +16,7 @@ use sqlx::{Connection as _, Transaction};
 use thiserror::Error;
 use uuid::Uuid;
 
+use crate::domain::task::intake_record::Rejection;
 use crate::domain::{
     NewTask, NodeId, Precondition, PrincipalId, TaskId, TaskName, Timestamp, TopicName,
 };
@@ -42,7 +43,7 @@ pub enum StorePrecondition {
     /// Rows of an outbox: the epoch is the last one, and no row has an entry in `outbox_seen`.
     Rows(Epoch),
     /// Records of a partition: the table has this offset. The transaction moves it behind the last
-    /// of its records.
+    /// of its records, and stores the rejections of the refused records that it passes.
     Records(OffsetPrecondition),
 }
 
@@ -61,6 +62,9 @@ pub struct OffsetPrecondition {
     pub position: Position,
     /// The highest timestamp of the records that were read.
     pub read_at: Timestamp,
+    /// The rejections of records that were read, by their offsets. The transaction that moves the
+    /// offset behind such a record stores its rejection.
+    pub rejections: BTreeMap<i64, Rejection>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,6 +143,17 @@ on conflict (outbox, row_id) do nothing";
 const MOVE: &str = "-- move the offset of an intake topic
 update intake_offset set next = $5, newest_at = greatest(newest_at, $6)
 where topic = $1 and partition = $2 and generation = $3 and next = $4";
+
+/// The operator may have set the offset back, behind which there is a row.
+const REJECT: &str = "-- reject records of an intake topic
+insert into intake_rejected (topic, partition, generation, record_offset, record_at, status, reason,
+  is_waiting)
+select $1, $2, $3, r.record_offset, r.record_at, r.status, r.reason, true
+from unnest($4::bigint[], $5::bigint[], $6::smallint[], $7::text[])
+  as r (record_offset, record_at, status, reason)
+on conflict (topic, partition, generation, record_offset) do update
+set rejected_at = clock_timestamp(), record_at = excluded.record_at, status = excluded.status,
+  reason = excluded.reason, is_waiting = true";
 
 impl StorePrecondition {
     /// Returns true when items must be stored in their order, without a gap.
@@ -351,14 +366,46 @@ async fn move_offset(
     records: &[ItemKey],
 ) -> Result<bool, sqlx::Error> {
     let position = precondition.position;
+    let next = next_after(records).unwrap_or(position.next);
     let moved = sqlx::query(MOVE)
         .bind(precondition.topic.as_str())
         .bind(precondition.partition)
         .bind(position.generation)
         .bind(position.next)
-        .bind(next_after(records).unwrap_or(position.next))
+        .bind(next)
         .bind(precondition.read_at.as_millis())
-        .execute(open)
+        .execute(&mut *open)
         .await?;
-    Ok(moved.rows_affected() == 1)
+    if moved.rows_affected() != 1 {
+        return Ok(false);
+    }
+    reject(open, precondition, next).await
+}
+
+/// Stores the rejections of the records from the offset to `next`.
+async fn reject(
+    open: &mut PgConnection,
+    precondition: &OffsetPrecondition,
+    next: i64,
+) -> Result<bool, sqlx::Error> {
+    let position = precondition.position;
+    let passed = precondition.rejections.range(position.next..next);
+    let (offsets, rejections): (Vec<i64>, Vec<&Rejection>) = passed.unzip();
+    if offsets.is_empty() {
+        return Ok(true);
+    }
+    let status = |rejection: &&Rejection| i16::try_from(rejection.status).unwrap_or(i16::MAX);
+    let (times, statuses): (Vec<i64>, Vec<i16>) =
+        rejections.iter().map(|one| (one.record_at.as_millis(), status(one))).unzip();
+    let reasons: Vec<&str> = rejections.iter().map(|one| one.reason.as_str()).collect();
+    let query = sqlx::query(REJECT)
+        .bind(precondition.topic.as_str())
+        .bind(precondition.partition)
+        .bind(position.generation)
+        .bind(&offsets)
+        .bind(times)
+        .bind(statuses)
+        .bind(reasons);
+    let stored = query.execute(open).await?.rows_affected();
+    Ok(stored == u64::try_from(offsets.len()).unwrap_or(u64::MAX))
 }

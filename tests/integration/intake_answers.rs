@@ -1,5 +1,6 @@
 //! Answers of consumers as records of an intake topic.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use punctual::clock;
@@ -191,7 +192,13 @@ async fn an_answer_is_taken_with_its_offset_or_not_at_all() {
     let position = |next| Position { generation: 1, next, newest_at: None };
     let precondition = |next| {
         let (topic, position, read_at) = (topic.clone(), position(next), Timestamp::EPOCH);
-        StorePrecondition::Records(OffsetPrecondition { topic, partition: 0, position, read_at })
+        StorePrecondition::Records(OffsetPrecondition {
+            topic,
+            partition: 0,
+            position,
+            read_at,
+            rejections: BTreeMap::new(),
+        })
     };
     let call = AnswerCall {
         first: TaskId::new(clock::wall(), Shard::new(0), 1),

@@ -1,5 +1,6 @@
 //! Intake topics: records of Kafka are submits, replacements and cancels.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use uuid::Uuid;
 use crate::support::{Cluster, Node, eventually, now_ms, page};
 use crate::tokens::AuthFile;
 
-const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 pub const HOUR: (&str, &str) = ("punctual-delay", "1h");
 
 /// An intake topic of a cluster.
@@ -40,7 +41,7 @@ impl<'a> Intake<'a> {
         intake
     }
 
-    async fn without_rejected(cluster: &'a Cluster) -> Self {
+    pub async fn without_rejected(cluster: &'a Cluster) -> Self {
         let topic = cluster.topic("in").await;
         let producer = config(cluster).create().unwrap();
         Self { cluster, topic, producer }
@@ -88,11 +89,11 @@ impl<'a> Intake<'a> {
         node.api().metric(&format!("{name}{{intake=\"{}\"}}", self.topic)).await
     }
 
-    fn admin(&self) -> AdminClient<DefaultClientContext> {
+    pub fn admin(&self) -> AdminClient<DefaultClientContext> {
         config(self.cluster).create().unwrap()
     }
 
-    async fn execute(&self, statement: &str) {
+    pub async fn execute(&self, statement: &str) {
         sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
             .execute(&self.cluster.sql)
             .await
@@ -112,7 +113,7 @@ pub fn owned(headers: &[(&str, &str)]) -> OwnedHeaders {
     })
 }
 
-const TASKS: &str = "select (select count(*) from task) + (select count(*) from task_far)";
+pub const TASKS: &str = "select (select count(*) from task) + (select count(*) from task_far)";
 
 #[tokio::test]
 async fn a_record_is_a_task_and_takes_effect_in_the_order_of_its_partition() {
@@ -211,100 +212,6 @@ async fn an_aborted_transaction_is_never_submitted() {
 }
 
 #[tokio::test]
-async fn of_a_thousand_records_the_bad_ones_are_rejected_and_all_others_are_tasks() {
-    let cluster = Cluster::start("intake").await;
-    let intake = Intake::open(&cluster).await;
-    let small = [("max.message.bytes", "2000")];
-    cluster.alter_topic(&intake.rejected_topic(), &small).await;
-    let topic = cluster.topic("orders").await;
-    let large = "x".repeat(3_000);
-    let sends = (0..1_000).map(|n: i32| {
-        let (partition, payload) = (n % 3, n.to_string());
-        let (large, topic, intake) = (&large, &topic, &intake);
-        async move {
-            match n % 100 {
-                // Later records have the same key and are no less tasks.
-                50 => intake.append(partition, Some(&payload), Some("k"), &[HOUR]).await,
-                51 => {
-                    let to = ("punctual-topic", "no-such-topic");
-                    intake.append(partition, Some(large), None, &[to, HOUR]).await;
-                }
-                _ => {
-                    let to = ("punctual-topic", topic.as_str());
-                    intake.append(partition, Some(&payload), Some("k"), &[to, HOUR]).await;
-                }
-            }
-        }
-    });
-    futures_util::future::join_all(sends).await;
-    let rejected = cluster.consumer(&intake.rejected_topic());
-    let node = intake.node().await;
-    intake.wait_read(1_000).await;
-    assert_eq!(cluster.count(TASKS).await, 980);
-    let records = rejected.wait_count(10, DEADLINE).await;
-    for record in &records {
-        let text = |name| String::from_utf8(record.header(name).unwrap().to_vec()).unwrap();
-        assert!(text("punctual-rejected-reason").contains("punctual-topic"), "{record:?}");
-        assert_eq!(text("punctual-rejected-topic"), intake.topic);
-        let number: i32 =
-            String::from_utf8(record.payload.clone().unwrap()).unwrap().parse().unwrap();
-        assert_eq!(text("punctual-rejected-partition"), (number % 3).to_string());
-        assert!(text("punctual-rejected-offset").parse::<i64>().is_ok());
-        assert_eq!(
-            (text("punctual-delay"), record.key.as_deref()),
-            ("1h".to_owned(), Some(&b"k"[..]))
-        );
-    }
-    // The rejected topic refuses the large ones.
-    let kept = "select count(*) from intake_rejected
-        where status = 422 and reason like '%no topic%' and octet_length(payload) = 3000";
-    assert_eq!(cluster.count(kept).await, 10);
-    assert_eq!(intake.metric(&node, "punctual_intake_records_rejected_total").await, 20.0);
-}
-
-#[tokio::test]
-async fn without_a_rejected_topic_one_partition_waits_and_the_others_go_on() {
-    let cluster = Cluster::start("intake").await;
-    let intake = Intake::without_rejected(&cluster).await;
-    let topic = cluster.topic("orders").await;
-    let to = ("punctual-topic", topic.as_str());
-    let node = intake.node().await;
-    intake.append(0, Some("before"), None, &[to, HOUR]).await;
-    intake.append(0, Some("bad"), None, &[HOUR]).await;
-    intake.append(0, Some("after"), None, &[to, HOUR]).await;
-    eventually("the partition waits", DEADLINE, async || {
-        intake.metric(&node, "punctual_intake_rejected_topic_missing").await > 0.0
-            && intake.metric(&node, "punctual_intake_waits_seconds").await > 0.0
-    })
-    .await;
-    intake.append(1, Some("elsewhere"), None, &[to, HOUR]).await;
-    intake.wait_read(2).await;
-    assert_eq!(cluster.count(TASKS).await, 2, "the record before it, and the other partition");
-    cluster.topic("in.rejected").await;
-    intake.wait_read(4).await;
-    assert_eq!(cluster.count(TASKS).await, 3);
-    eventually("nothing waits", DEADLINE, async || {
-        intake.metric(&node, "punctual_intake_rejected_topic_missing").await == 0.0
-            && intake.metric(&node, "punctual_intake_waits_seconds").await == 0.0
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_bad_record_is_skipped_without_a_rejected_topic_when_the_operator_says_so() {
-    let cluster = Cluster::start("intake").await;
-    let intake = Intake::without_rejected(&cluster).await;
-    let topic = cluster.topic("orders").await;
-    let skip = ["--intake-topic", &intake.topic, "--intake-on-error", "skip"];
-    let node = cluster.node_with(&skip).await;
-    intake.append(0, Some("bad"), None, &[HOUR]).await;
-    intake.append(0, Some("good"), None, &[("punctual-topic", &topic), HOUR]).await;
-    intake.wait_read(2).await;
-    assert_eq!(cluster.count(TASKS).await, 1);
-    assert_eq!(intake.metric(&node, "punctual_intake_records_rejected_total").await, 1.0);
-}
-
-#[tokio::test]
 async fn records_have_the_rights_of_the_principal_of_their_topic() {
     let cluster = Cluster::start("intake").await;
     let intake = Intake::open(&cluster).await;
@@ -388,6 +295,7 @@ async fn two_nodes_at_one_partition_store_each_record_once() {
             partition: 0,
             position,
             read_at,
+            rejections: BTreeMap::new(),
         })
     };
     let items = [10, 12].map(|seq| ItemKey { id: Uuid::nil(), seq });

@@ -8,6 +8,9 @@ use crate::domain::Timestamp;
 /// Headers with their values, in their order.
 pub type IntakeHeaders = Vec<(String, Option<Box<[u8]>>)>;
 
+/// The most characters of the reason of a rejection.
+const REASON_CHARS_MAX: usize = 1_000;
+
 /// A record of an intake topic, not yet checked.
 #[derive(Clone, PartialEq, Eq)]
 pub struct IntakeRecord {
@@ -37,6 +40,28 @@ impl IntakeRecord {
     pub fn encoded_headers(&self) -> Vec<u8> {
         let headers = self.headers.iter().flatten();
         headers::encode_any(headers.map(|(name, value)| (name.as_str(), value.as_deref())))
+    }
+}
+
+/// The rejection of a record: it is refused for good, and the offset is behind it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rejection {
+    /// The timestamp of the record. Another record at the same offset is of another log.
+    pub record_at: Timestamp,
+    /// The status that REST would have answered.
+    pub status: u16,
+    /// Up to [`REASON_CHARS_MAX`] characters.
+    pub reason: String,
+}
+
+impl Rejection {
+    pub fn new(record: &IntakeRecord, status: u16, reason: &str) -> Self {
+        // Postgres keeps no NUL in a text.
+        let reason = reason.chars().take(REASON_CHARS_MAX).map(|char| match char {
+            '\0' => char::REPLACEMENT_CHARACTER,
+            char => char,
+        });
+        Self { record_at: record.at, status, reason: reason.collect() }
     }
 }
 

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::metrics::OneIntake;
 use super::partition::Partition;
+use super::rejects::RejectedTopic;
 use super::turns::Turns;
 use crate::access::PolicyHandle;
 use crate::api::access::audit::Audit;
@@ -107,16 +108,16 @@ impl IntakeKeeper {
             store,
             audit: (parts.audit, "intakeTopic"),
         };
-        let turns = Turns {
-            carrier,
+        let rejected = RejectedTopic {
             kafka: parts.kafka.clone(),
             topics: parts.topics,
             intake: parts.topic.clone(),
-            rejected_topic: parts.rejected_topic,
+            topic: parts.rejected_topic,
             skips: parts.skips,
             metrics: parts.metrics.clone(),
             producer: None,
         };
+        let turns = Turns { carrier, rejected, metrics: parts.metrics.clone() };
         Self {
             turns,
             topic: parts.topic,
@@ -208,12 +209,18 @@ impl IntakeKeeper {
             return Ok(false);
         }
         let mut failure = None;
+        let mut has_more = false;
         if partition.records.is_empty() {
             let limits = (RECORDS_MAX, BYTES_MAX);
             failure = reader.take(number, &mut partition.records, limits).err();
+            has_more = !partition.records.is_empty();
+            if has_more {
+                partition.reads_on();
+            }
             partition.drop_done();
         }
-        let has_records = !partition.records.is_empty();
+        let is_gone = !partition.waiting_without_record().is_empty();
+        let has_records = !partition.records.is_empty() || is_gone;
         if has_records {
             reach(Failpoint::IntakeRead);
             let next_before = partition.precondition.position.next;
@@ -230,6 +237,7 @@ impl IntakeKeeper {
             }
             partition.succeeded();
         }
+        self.is_unassigned |= partition.reads_done_records();
         match failure {
             None => {}
             Some(ReadFailure::OutOfRange) => self.leave_gap(number).await?,
@@ -241,7 +249,7 @@ impl IntakeKeeper {
                 self.say(Some(number), &Stop::later(reason));
             }
         }
-        Ok(has_records)
+        Ok(has_more || has_records)
     }
 
     /// Looks for partitions and their offsets when it is time, or when something may have changed.
@@ -308,6 +316,10 @@ impl IntakeKeeper {
             }
             positions = self.positions(&numbers).await?;
         }
+        let left = self.turns.carrier.store.leave_rejections(&self.topic, &numbers).await?;
+        self.turns.rejected.left(left);
+        let store = &mut self.turns.carrier.store;
+        let mut waiting = store.waiting_rejections(&self.topic, &positions).await?;
         let before: BTreeSet<i32> = self.partitions.keys().copied().collect();
         self.partitions.retain(|number, _| mine.contains(number));
         let mut is_changed = before != *mine;
@@ -316,26 +328,23 @@ impl IntakeKeeper {
             self.metrics.rejected_topic_missing.set(0);
         }
         for (number, position) in positions {
-            match self.partitions.get_mut(&number) {
-                Some(partition) if partition.precondition.position == position => {}
-                Some(partition) => {
-                    partition.set(position);
-                    self.metrics.rejected_topic_missing.set(0);
-                    is_changed = true;
-                }
-                None => {
-                    let partition = Partition::new(&self.topic, number, position);
-                    self.partitions.insert(number, partition);
-                }
+            let waiting = waiting.remove(&number).unwrap_or_default();
+            let partition = self.partitions.entry(number);
+            let partition =
+                partition.or_insert_with(|| Partition::new(&self.topic, number, position));
+            if !partition.is_at(position, &waiting) {
+                partition.set(position, waiting);
+                self.metrics.rejected_topic_missing.set(0);
+                is_changed = true;
             }
         }
         if !is_changed && !self.is_unassigned {
             return Ok(());
         }
         let Some(reader) = &mut self.reader else { return Ok(()) };
-        let from = self.partitions.iter().map(|(number, partition)| {
-            let read_to = partition.records.back().map(|record| record.offset.saturating_add(1));
-            (*number, read_to.unwrap_or(partition.precondition.position.next))
+        let from = self.partitions.iter_mut().map(|(number, partition)| {
+            partition.reads_on();
+            (*number, partition.read_from())
         });
         self.is_unassigned = true;
         reader.assign(&from.collect()).map_err(|error| stop_of(&error))?;
@@ -365,11 +374,13 @@ impl IntakeKeeper {
     /// Goes on where the log has records, when it has no record at the offset any more.
     async fn leave_gap(&mut self, number: i32) -> Result<(), Stop> {
         self.is_unassigned = true;
-        let (Some(partition), Some(reader)) = (self.partitions.get(&number), &self.reader) else {
+        let (Some(partition), Some(reader)) = (self.partitions.get_mut(&number), &self.reader)
+        else {
             return Ok(());
         };
         let position = partition.precondition.position;
         let bounds = reader.bounds(number).await.map_err(|error| stop_of(&error))?;
+        self.turns.keep_deleted(partition, bounds.first).await?;
         if (bounds.first..=bounds.end).contains(&position.next) {
             return Ok(());
         }

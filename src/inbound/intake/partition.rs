@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::clock;
-use crate::domain::task::intake_record::IntakeRecord;
+use crate::domain::task::intake_record::{IntakeRecord, Rejection};
 use crate::domain::task::outbox_row::RejectedRow;
 use crate::domain::{Monotonic, Timestamp, TopicName};
+use crate::postgres::inbound::offsets::WaitingRejections;
 use crate::postgres::inbound::{OffsetPrecondition, Position, StorePrecondition};
 
 /// The first pause after a failure. It doubles with each further one.
@@ -16,8 +17,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Partition {
     pub(super) precondition: OffsetPrecondition,
-    /// Records that were read and are not stored, from `precondition.position.next` on.
+    /// The offset behind the last record that was taken from the reader.
+    read_to: i64,
+    /// Records that were read and are not stored, from `precondition.position.next` on, and before
+    /// it the rejected ones that are not written yet.
     pub(super) records: VecDeque<IntakeRecord>,
+    /// The rejections that are stored, and whose records are not written yet.
+    pub(super) waiting: WaitingRejections,
     /// Records refused by the statement that stores records. The next check rejects these records.
     refused: BTreeMap<i64, RejectedRow>,
     /// Records before this offset have counted against the limits of their principal.
@@ -39,8 +45,11 @@ impl Partition {
                 partition,
                 position,
                 read_at: Timestamp::EPOCH,
+                rejections: BTreeMap::new(),
             },
+            read_to: position.next,
             records: VecDeque::new(),
+            waiting: WaitingRejections::new(),
             refused: BTreeMap::new(),
             charged_to: 0,
             checked_max: usize::MAX,
@@ -50,28 +59,88 @@ impl Partition {
         }
     }
 
-    /// Takes a position that was read again. The records that were read are read again, too.
-    pub(super) fn set(&mut self, position: Position) {
+    /// Returns true when the table has this position, and these rejections that wait.
+    pub(super) fn is_at(&self, position: Position, waiting: &WaitingRejections) -> bool {
+        self.precondition.position == position && self.waiting == *waiting
+    }
+
+    /// Takes a position that was read again, with the rejections that wait. The records that were
+    /// read are read again, too.
+    pub(super) fn set(&mut self, position: Position, waiting: WaitingRejections) {
         if position.generation != self.precondition.position.generation {
             self.refused.clear();
             self.charged_to = 0;
         }
         self.precondition.position = position;
+        self.waiting = waiting;
         self.records.clear();
     }
 
-    /// Forgets records that are stored or rejected.
+    /// Returns the offset to read from. It is before `next` while the record of a rejection waits.
+    pub(super) fn read_from(&self) -> i64 {
+        if let Some(last) = self.records.back() {
+            return last.offset.saturating_add(1);
+        }
+        let next = self.precondition.position.next;
+        self.waiting.first_key_value().map_or(next, |(offset, _)| next.min(*offset))
+    }
+
+    /// Notes the offset that is read next: of an assignment, or behind the records that were taken.
+    pub(super) fn reads_on(&mut self) {
+        self.read_to = self.read_from();
+    }
+
+    /// Returns true when all further records before `next` are done. The partition is assigned
+    /// again then, at `next`: Kafka tells whether its log has this offset.
+    pub(super) fn reads_done_records(&self) -> bool {
+        let next = self.precondition.position.next;
+        self.read_to < next && self.waiting.range(self.read_to..next).next().is_none()
+    }
+
+    /// Returns the rejected records to write, each with its rejection.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (&IntakeRecord, &Rejection)> {
+        let next = self.precondition.position.next;
+        let waiting = self.waiting.range(..next);
+        waiting
+            .filter_map(|(offset, rejection)| Some((self.rejected(*offset, rejection)?, rejection)))
+    }
+
+    /// Returns the offsets of rejected records that the log does not have any more.
+    pub(super) fn waiting_without_record(&self) -> Vec<i64> {
+        let next = self.precondition.position.next;
+        let passed = self.waiting.range(..next.min(self.read_to));
+        let gone = passed.filter(|(offset, one)| self.rejected(**offset, one).is_none());
+        gone.map(|(offset, _)| *offset).collect()
+    }
+
+    fn rejected(&self, offset: i64, rejection: &Rejection) -> Option<&IntakeRecord> {
+        self.record(offset).filter(|record| record.at == rejection.record_at)
+    }
+
+    /// Returns a record that was read.
+    pub(super) fn record(&self, offset: i64) -> Option<&IntakeRecord> {
+        let index = self.records.binary_search_by_key(&offset, |record| record.offset).ok()?;
+        self.records.get(index)
+    }
+
+    /// Forgets records that are stored, or rejected and written.
     pub(super) fn drop_done(&mut self) {
         let next = self.precondition.position.next;
-        while self.records.front().is_some_and(|record| record.offset < next) {
-            self.records.pop_front();
+        if self.records.front().is_some_and(|record| record.offset < next) {
+            let waiting = &self.waiting;
+            let is_kept = |record: &IntakeRecord| {
+                record.offset >= next || waiting.contains_key(&record.offset)
+            };
+            self.records.retain(is_kept);
         }
         self.refused = self.refused.split_off(&next);
     }
 
     /// Returns the records of the next turn, each with the reason if it was refused.
     pub(super) fn to_check(&self) -> impl Iterator<Item = (&IntakeRecord, Option<&RejectedRow>)> {
-        let records = self.records.iter().take(self.checked_max);
+        let next = self.precondition.position.next;
+        let records = self.records.iter().filter(move |record| record.offset >= next);
+        let records = records.take(self.checked_max);
         records.map(|record| (record, self.refused.get(&record.offset)))
     }
 
@@ -86,11 +155,15 @@ impl Partition {
         self.checked_max = self.checked_max.saturating_mul(2);
     }
 
-    /// Takes back the precondition, which has moved.
+    /// Takes back the precondition, which has moved. The rejections that it has passed are stored.
     pub(super) fn take_back(&mut self, precondition: StorePrecondition) {
+        let before = self.precondition.position.next;
         if let StorePrecondition::Records(precondition) = precondition {
             self.precondition = precondition;
         }
+        let mut stored = std::mem::take(&mut self.precondition.rejections).split_off(&before);
+        stored.split_off(&self.precondition.position.next);
+        self.waiting.extend(stored);
     }
 
     pub(super) fn failed(&mut self) {
@@ -137,5 +210,52 @@ mod tests {
             (partition.to_check().count(), wanted)
         });
         assert!(counts.iter().all(|(count, wanted)| count == wanted), "{counts:?}");
+    }
+
+    #[test]
+    fn records_before_the_next_one_are_read_while_a_rejection_waits() {
+        let position = Position { generation: 1, next: 10, newest_at: None };
+        let mut partition = Partition::new(&TopicName::new("in").unwrap(), 0, position);
+        let rejection = |offset| Rejection::new(&record(offset, &[]), 409, "late");
+        let waiting = [3, 6].map(|offset| (offset, rejection(offset)));
+        partition.set(position, waiting.into());
+        partition.reads_on();
+        assert_eq!(partition.read_from(), 3);
+        partition.records.extend([2, 3, 4].map(|offset| record(offset, &[])));
+        partition.reads_on();
+        partition.drop_done();
+        let offsets = |partition: &Partition| -> Vec<i64> {
+            partition.waiting().map(|(record, _)| record.offset).collect()
+        };
+        assert_eq!(offsets(&partition), [3]);
+        assert_eq!(partition.to_check().count(), 0);
+        assert!(!partition.reads_done_records(), "the record at 6 is not read yet");
+        partition.waiting.remove(&3);
+        partition.drop_done();
+        // A record at the same offset with another time is of another log.
+        let mut other = record(6, &[]);
+        other.at = other.at.plus(Duration::from_secs(1));
+        partition.records.push_back(other);
+        partition.reads_on();
+        assert!(offsets(&partition).is_empty());
+        assert_eq!(partition.waiting_without_record(), [6]);
+        partition.waiting.clear();
+        partition.drop_done();
+        assert!(partition.reads_done_records(), "the next record to carry out is at 10");
+        assert_eq!(partition.read_from(), 10);
+    }
+
+    #[test]
+    fn rejections_wait_when_the_offset_is_behind_their_records() {
+        let position = Position { generation: 1, next: 10, newest_at: None };
+        let mut partition = Partition::new(&TopicName::new("in").unwrap(), 0, position);
+        let rejections = [10, 11, 12].map(|at| (at, Rejection::new(&record(at, &[]), 422, "\0")));
+        partition.precondition.rejections = rejections.into();
+        let mut moved = partition.precondition.clone();
+        moved.position.next = 12;
+        partition.take_back(StorePrecondition::Records(moved));
+        assert_eq!(partition.waiting.keys().copied().collect::<Vec<_>>(), [10, 11]);
+        assert_eq!(partition.waiting[&10].reason, "\u{fffd}");
+        assert!(partition.precondition.rejections.is_empty());
     }
 }

@@ -16,6 +16,15 @@ pub(super) enum Checked {
     Rejected(i64),
 }
 
+impl Checked {
+    pub(super) const fn offset(&self) -> i64 {
+        match self {
+            Self::Store(item) => item.key.seq,
+            Self::Rejected(offset) => *offset,
+        }
+    }
+}
+
 /// The records of one transaction. The offset moves behind the last of them, over rejected ones.
 #[derive(Debug)]
 pub(super) enum Run {

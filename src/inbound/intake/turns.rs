@@ -1,21 +1,21 @@
-//! Carries out the records of a partition: checks them, rejects the wrong ones, and stores the
-//! tasks of the others, run by run.
-
-use std::collections::VecDeque;
+//! Carries out the records of a partition: checks them, and stores the tasks of the good ones and
+//! the rejections of the others, run by run.
 
 use super::metrics::OneIntake;
 use super::partition::Partition;
+use super::rejects::RejectedTopic;
 use super::runs::{Checked, Run, cut, key_of};
 use crate::access::{Action, Caller};
 use crate::api::access::turns::AuditedTurn;
 use crate::api::inbound::{InboundRequest, Reader, Refused, record};
-use crate::domain::task::intake_record::IntakeRecord;
+use crate::domain::task::intake_record::{IntakeRecord, Rejection};
 use crate::domain::task::outbox_row::RejectedRow;
 use crate::domain::{Record, TopicName};
 use crate::failpoint::{Failpoint, reach};
 use crate::inbound::carrier::{Carried, Carrier, Item, Stop};
-use crate::kafka::{KafkaSettings, LookUpError, Reject, RejectOutcome, RejectProducer, TopicCache};
-use crate::postgres::inbound::StorePrecondition;
+use crate::postgres::inbound::{OffsetPrecondition, StorePrecondition};
+
+type Denied = (Action, TopicName);
 
 /// The outcome of the checks: records in their order, the refused ones among them, and the reason
 /// why later ones wait.
@@ -23,7 +23,7 @@ struct Checks {
     records: Vec<Checked>,
     rejected: Vec<RejectedRow>,
     /// The missing rights, for the audit trail.
-    denied: Vec<(i64, (Action, TopicName))>,
+    denied: Vec<(i64, Denied)>,
     stop: Option<Stop>,
 }
 
@@ -31,15 +31,8 @@ struct Checks {
 #[derive(Debug)]
 pub(super) struct Turns {
     pub(super) carrier: Carrier,
-    pub(super) kafka: KafkaSettings,
-    pub(super) topics: TopicCache,
-    pub(super) intake: TopicName,
-    pub(super) rejected_topic: TopicName,
-    /// A rejected record is dropped when there is no rejected topic.
-    pub(super) skips: bool,
+    pub(super) rejected: RejectedTopic,
     pub(super) metrics: OneIntake,
-    /// Made for the first rejected record, and again when the properties of Kafka have changed.
-    pub(super) producer: Option<(u64, RejectProducer)>,
 }
 
 impl Turns {
@@ -48,25 +41,56 @@ impl Turns {
     /// # Errors
     /// When a record waits. The records before it are carried out.
     pub(super) async fn carry_out(&mut self, partition: &mut Partition) -> Result<(), Stop> {
+        self.write_rejected(partition).await?;
+        if partition.to_check().next().is_none() {
+            return Ok(());
+        }
         loop {
             let mut checks = self.check(partition).await?;
             let policy = self.carrier.policy.current();
-            let mut turn = self.carrier.begin_turn(&self.carrier.caller(&policy)?)?;
-            self.reject(partition, &mut checks, &mut turn).await;
-            let refused = self.store(partition, checks.records, turn).await;
+            let turn = self.carrier.begin_turn(&self.carrier.caller(&policy)?)?;
+            let dropped = self.take_rejections(partition, &mut checks).await;
+            let refused = self.store(partition, checks.records, (turn, checks.denied)).await;
+            self.note_dropped(partition, &dropped);
             partition.drop_done();
-            match (refused?, checks.stop) {
+            let is_refused = match refused? {
                 // The records from this one on are checked again, and this one is rejected.
-                (Some(refused), _) => {
+                Some(refused) => {
                     partition.refuse(refused);
+                    true
                 }
-                (None, Some(stop)) => return Err(stop),
-                (None, None) => {
+                None => false,
+            };
+            self.write_rejected(partition).await?;
+            match (is_refused, checks.stop) {
+                (true, _) => {}
+                (false, Some(stop)) => return Err(stop),
+                (false, None) => {
                     partition.turn_is_done();
                     return Ok(());
                 }
             }
         }
+    }
+
+    async fn write_rejected(&mut self, partition: &mut Partition) -> Result<(), Stop> {
+        let written = self.rejected.write(&mut self.carrier.store, partition).await;
+        partition.drop_done();
+        written
+    }
+
+    /// Keeps the rejections of records that were deleted before they were written.
+    pub(super) async fn keep_deleted(
+        &mut self,
+        partition: &mut Partition,
+        first: i64,
+    ) -> Result<(), Stop> {
+        let deleted: Vec<i64> = partition.waiting.range(..first).map(|(at, _)| *at).collect();
+        for offset in deleted {
+            let why = "the log does not have it any more";
+            self.rejected.keep(&mut self.carrier.store, partition, (offset, why)).await?;
+        }
+        Ok(())
     }
 
     async fn check(&self, partition: &mut Partition) -> Result<Checks, Stop> {
@@ -144,112 +168,43 @@ impl Turns {
         Ok(())
     }
 
-    /// Writes refused records to the rejected topic. The first that is not written waits, and all
-    /// records after it.
-    async fn reject(&mut self, partition: &Partition, checks: &mut Checks, turn: &mut AuditedTurn) {
-        if checks.rejected.is_empty() {
-            return;
-        }
-        if let Err((offset, stop)) = self.try_reject(partition, &checks.rejected).await {
-            let is_before = |record: &Checked| match record {
-                Checked::Store(item) => item.key.seq < offset,
-                Checked::Rejected(rejected) => *rejected < offset,
-            };
-            checks.records.retain(is_before);
-            checks.rejected.retain(|rejected| rejected.seq < offset);
-            checks.denied.retain(|(denied, _)| *denied < offset);
-            checks.stop = Some(stop);
-        }
-        for (_offset, (action, topic)) in &checks.denied {
-            turn.denied(*action, topic);
-        }
-        let count = checks.rejected.len();
-        if let Some(RejectedRow { status, reason, .. }) = checks.rejected.first() {
-            let (intake, partition) = (&self.intake, partition.precondition.partition);
-            tracing::warn!(
-                %intake, partition, count, status, reason,
-                "records of an intake topic were rejected"
-            );
-            reach(Failpoint::IntakeRejected);
-        }
-        self.metrics.rejected.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
-    }
-
-    /// # Errors
-    /// The offset of the first record that waits, and the reason.
-    async fn try_reject(
-        &mut self,
-        partition: &Partition,
-        rejected: &[RejectedRow],
-    ) -> Result<(), (i64, Stop)> {
-        let first = rejected.first().map_or(0, |rejected| rejected.seq);
-        let is_there = self.has_rejected_topic().await.map_err(|stop| (first, stop))?;
-        self.metrics.rejected_topic_missing.set(i64::from(!is_there && !self.skips));
-        match (is_there, self.skips) {
-            (true, _) => {}
-            (false, true) => return Ok(()),
-            (false, false) => {
-                let topic = &self.rejected_topic;
-                let reason = format!("a record is refused, and Kafka has no topic {topic} for it");
-                return Err((first, Stop::later(reason)));
+    /// Gives the rejections of refused records to the transactions that move the offset. Returns
+    /// those of records that are dropped instead. Without a place for them, the first refused
+    /// record waits, and all records after it.
+    async fn take_rejections(
+        &self,
+        partition: &mut Partition,
+        checks: &mut Checks,
+    ) -> Vec<RejectedRow> {
+        partition.precondition.rejections.clear();
+        let Some(first) = checks.rejected.first().map(|rejected| rejected.seq) else {
+            return Vec::new();
+        };
+        match self.rejected.is_there().await {
+            Ok(true) => {
+                let rejections = checks.rejected.iter().filter_map(|rejected| {
+                    let RejectedRow { seq, status, reason } = rejected;
+                    let record = partition.record(*seq)?;
+                    Some((*seq, Rejection::new(record, *status, reason)))
+                });
+                partition.precondition.rejections = rejections.collect();
+                Vec::new()
             }
-        }
-        let number = partition.precondition.partition;
-        let rejects: Vec<(&IntakeRecord, &RejectedRow)> = rejected
-            .iter()
-            .filter_map(|rejected| Some((find(&partition.records, rejected.seq)?, rejected)))
-            .collect();
-        let producer = self.producer().map_err(|stop| (first, stop))?;
-        let sent: Vec<Reject<'_>> = rejects
-            .iter()
-            .map(|(record, rejected)| Reject {
-                record,
-                partition: number,
-                reason: &rejected.reason,
-            })
-            .collect();
-        let outcomes = producer.send(&sent).await;
-        for ((record, rejected), outcome) in rejects.into_iter().zip(outcomes) {
-            let wait = |reason: String| (rejected.seq, Stop::later(reason));
-            match outcome {
-                RejectOutcome::Acknowledged => {}
-                RejectOutcome::Refused { reason } => {
-                    let topic = &self.rejected_topic;
-                    tracing::warn!(%topic, reason, "a rejected record is kept in intake_rejected");
-                    let kept =
-                        self.carrier.store.keep_rejected(&partition.precondition, record, rejected);
-                    kept.await.map_err(|error| (rejected.seq, Stop::from(error)))?;
-                }
-                RejectOutcome::Away { reason } => {
-                    let topic = &self.rejected_topic;
-                    return Err(wait(format!("cannot write to {topic}: {reason}")));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    async fn has_rejected_topic(&self) -> Result<bool, Stop> {
-        match self.topics.look_up(&self.rejected_topic).await {
-            Ok(_facts) => Ok(true),
-            Err(LookUpError::Unknown) => Ok(false),
-            Err(LookUpError::Busy) => Err(Stop::later("too many look-ups of topics")),
-            Err(LookUpError::Denied { reason } | LookUpError::Unavailable { reason }) => {
-                Err(Stop::later(format!("cannot look up {}: {reason}", self.rejected_topic)))
+            Ok(false) => std::mem::take(&mut checks.rejected),
+            Err(stop) => {
+                checks.records.retain(|record| record.offset() < first);
+                checks.denied.clear();
+                checks.stop = Some(stop);
+                Vec::new()
             }
         }
     }
 
-    fn producer(&mut self) -> Result<&RejectProducer, Stop> {
-        let version = self.kafka.properties.version();
-        if self.producer.as_ref().is_none_or(|(made_for, _)| *made_for != version) {
-            let (intake, topic) = (self.intake.clone(), self.rejected_topic.clone());
-            let made = RejectProducer::new(&self.kafka, intake, topic);
-            let made = made.map_err(|error| Stop::later(error.to_string()))?;
-            self.producer = Some((version, made));
-        }
-        let producer = self.producer.as_ref().map(|(_, producer)| producer);
-        producer.ok_or_else(|| Stop::later("there is no producer for rejected records"))
+    fn note_dropped(&self, partition: &Partition, dropped: &[RejectedRow]) {
+        let OffsetPrecondition { position, partition, .. } = &partition.precondition;
+        let passed = dropped.iter().filter(|dropped| dropped.seq < position.next);
+        let passed = passed.map(|RejectedRow { status, reason, .. }| (*status, reason.as_str()));
+        self.rejected.dropped(*partition, passed);
     }
 
     /// Stores records. Returns the first one that Postgres refuses for a value: those before it are
@@ -258,7 +213,7 @@ impl Turns {
         &mut self,
         partition: &mut Partition,
         records: Vec<Checked>,
-        turn: AuditedTurn,
+        (turn, denied): (AuditedTurn, Vec<(i64, Denied)>),
     ) -> Result<Option<RejectedRow>, Stop> {
         let newest = partition.records.iter().map(|record| record.at).max();
         partition.precondition.read_at = newest.unwrap_or(partition.precondition.read_at);
@@ -285,12 +240,13 @@ impl Turns {
         }
         partition.take_back(precondition);
         self.metrics.stored.inc_by(u64::try_from(carried.stored).unwrap_or(u64::MAX));
+        let is_unknown = matches!(outcome, Err(Stop::NewEpoch { .. }));
+        for (offset, (action, topic)) in denied {
+            if is_unknown || offset < partition.precondition.position.next {
+                carried.turn.denied(action, &topic);
+            }
+        }
         carried.turn.end().await;
         outcome.map(|()| carried.rejected.pop())
     }
-}
-
-fn find(records: &VecDeque<IntakeRecord>, offset: i64) -> Option<&IntakeRecord> {
-    let index = records.binary_search_by_key(&offset, |record| record.offset).ok()?;
-    records.get(index)
 }

@@ -13,7 +13,7 @@ use crate::kafka::context::QuietContext;
 use crate::kafka::delivery::DeliveryOutcome;
 use crate::kafka::{ClientError, KafkaSettings, Mode, Reason};
 
-/// The reason of a rejection, cut to [`REASON_CHARS_MAX`].
+/// The reason of a rejection.
 const REASON: &str = "punctual-rejected-reason";
 /// The place of the record in the intake topic.
 const TOPIC: &str = "punctual-rejected-topic";
@@ -21,7 +21,6 @@ const PARTITION: &str = "punctual-rejected-partition";
 const OFFSET: &str = "punctual-rejected-offset";
 /// Headers of an earlier rejection are replaced.
 const PREFIX: &str = "punctual-rejected-";
-const REASON_CHARS_MAX: usize = 1_000;
 
 /// How long the client tries. Meanwhile all partitions of the topic wait that this node reads.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
@@ -99,11 +98,10 @@ impl RejectProducer {
         for (name, value) in own {
             headers = headers.insert(Header { key: name, value: value.as_deref() });
         }
-        let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
         let partition = partition.to_string();
         let offset = record.offset.to_string();
         for (key, value) in [
-            (REASON, reason.as_str()),
+            (REASON, *reason),
             (TOPIC, self.intake.as_str()),
             (PARTITION, &partition),
             (OFFSET, &offset),

@@ -6,8 +6,7 @@ use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 
 use super::{InboundStore, OffsetPrecondition, Position};
-use crate::domain::task::intake_record::IntakeRecord;
-use crate::domain::task::outbox_row::RejectedRow;
+use crate::domain::task::intake_record::{IntakeRecord, Rejection};
 use crate::domain::{Timestamp, TopicName};
 use crate::postgres::PostgresError;
 
@@ -15,22 +14,48 @@ const POSITIONS: &str = "-- offsets of an intake topic
 select partition, generation, next, newest_at from intake_offset
 where topic = $1 and partition = any($2)";
 
+/// Each begin has a generation of its own, also after the operator has deleted the row.
 const BEGIN: &str = "-- begin partitions of an intake topic
-insert into intake_offset (topic, partition, next)
-select $1, p.partition, p.next from unnest($2::integer[], $3::bigint[]) as p (partition, next)
+insert into intake_offset (topic, partition, generation, next)
+select $1, p.partition, coalesce(r.generation, 0) + 1, p.next
+from unnest($2::integer[], $3::bigint[]) as p (partition, next)
+left join lateral (select max(generation) as generation from intake_rejected
+  where topic = $1 and partition = p.partition) r on true
 on conflict (topic, partition) do nothing";
 
 const SET: &str = "-- set the offset of an intake topic
 update intake_offset set next = $5, generation = generation + 1
 where topic = $1 and partition = $2 and generation = $3 and next = $4";
 
-/// Keeps a rejected record. If the node dies before the offset moves, the next node rejects the
-/// record again, and the statement changes nothing.
+/// The rows of a place that was left keep only what they have: their records are of another log.
+const KEEP_LEFT: &str = "-- keep rejections of a place that was left
+update intake_rejected r set is_waiting = false from intake_offset o
+where r.topic = $1 and r.partition = any($2) and r.is_waiting
+  and o.topic = r.topic and o.partition = r.partition and o.generation <> r.generation";
+
+/// The records from an offset on that was set back are checked again.
+const FORGET: &str = "-- forget rejections before which the offset was set back
+delete from intake_rejected r using intake_offset o
+where r.topic = $1 and r.partition = any($2) and r.is_waiting and o.topic = r.topic
+  and o.partition = r.partition and o.generation = r.generation and o.next <= r.record_offset";
+
+const WAITING: &str = "-- rejected records of an intake topic that are not written yet
+select partition, generation, record_offset, record_at, status, reason from intake_rejected
+where topic = $1 and partition = any($2) and is_waiting";
+
+/// Another node may have written the records, too, and deleted the rows.
+const WRITTEN: &str = "-- rejected records of an intake topic are written
+delete from intake_rejected
+where topic = $1 and partition = $2 and generation = $3 and record_offset = any($4) and is_waiting";
+
+/// Another node may have written or kept the record meanwhile.
 const KEEP: &str = "-- keep a rejected record of an intake topic
-insert into intake_rejected (topic, partition, generation, record_offset, status, reason, key,
-  payload, headers)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-on conflict (topic, partition, generation, record_offset) do nothing";
+update intake_rejected set is_waiting = false, key = coalesce($5, key),
+  payload = coalesce($6, payload), headers = coalesce($7, headers)
+where topic = $1 and partition = $2 and generation = $3 and record_offset = $4 and is_waiting";
+
+/// The rejections of a partition whose records are not written yet, by their offsets.
+pub type WaitingRejections = BTreeMap<i64, Rejection>;
 
 impl InboundStore {
     /// Returns the positions of those partitions that have one.
@@ -44,6 +69,46 @@ impl InboundStore {
             query.fetch_all(open).await?.iter().map(position_of).collect()
         };
         self.connection.run("read the offsets of an intake topic", read).await
+    }
+
+    /// Ends the wait of rejections whose place in the log was left. Returns their number.
+    pub async fn leave_rejections(
+        &mut self,
+        topic: &TopicName,
+        partitions: &[i32],
+    ) -> Result<u64, PostgresError> {
+        let leave = async |open: &mut PgConnection| {
+            let [keep, forget] = [KEEP_LEFT, FORGET]
+                .map(|statement| sqlx::query(statement).bind(topic.as_str()).bind(partitions));
+            let kept = keep.execute(&mut *open).await?.rows_affected();
+            forget.execute(open).await?;
+            Ok(kept)
+        };
+        self.connection.run("leave rejections of an intake topic", leave).await
+    }
+
+    /// Returns the rejections whose records are not written yet, of the partitions at these
+    /// positions.
+    pub async fn waiting_rejections(
+        &mut self,
+        topic: &TopicName,
+        positions: &BTreeMap<i32, Position>,
+    ) -> Result<BTreeMap<i32, WaitingRejections>, PostgresError> {
+        let partitions: Vec<i32> = positions.keys().copied().collect();
+        let read = async |open: &mut PgConnection| {
+            let query = sqlx::query(WAITING).bind(topic.as_str()).bind(&partitions);
+            let mut waiting: BTreeMap<i32, WaitingRejections> = BTreeMap::new();
+            for row in query.fetch_all(open).await? {
+                let (partition, generation): (i32, i64) =
+                    (row.try_get("partition")?, row.try_get("generation")?);
+                if positions.get(&partition).is_some_and(|at| at.generation == generation) {
+                    let (offset, rejection) = rejection_of(&row)?;
+                    waiting.entry(partition).or_default().insert(offset, rejection);
+                }
+            }
+            Ok(waiting)
+        };
+        self.connection.run("read rejections that are not written", read).await
     }
 
     /// Gives partitions without a position their first offset. Others keep theirs.
@@ -79,31 +144,58 @@ impl InboundStore {
         self.connection.run("set the offset of an intake topic", set).await
     }
 
-    /// Keeps a rejected record in `intake_rejected`. While records are encrypted, only its place
-    /// and the reason: the record itself is in the intake topic.
+    /// Deletes the rejections of records that the rejected topic has. Returns the number of those
+    /// that no other node has deleted.
+    pub async fn rejections_are_written(
+        &mut self,
+        precondition: &OffsetPrecondition,
+        offsets: &[i64],
+    ) -> Result<u64, PostgresError> {
+        let delete = async |open: &mut PgConnection| {
+            let query = sqlx::query(WRITTEN)
+                .bind(precondition.topic.as_str())
+                .bind(precondition.partition)
+                .bind(precondition.position.generation)
+                .bind(offsets);
+            Ok(query.execute(open).await?.rows_affected())
+        };
+        self.connection.run("delete rejections that are written", delete).await
+    }
+
+    /// Keeps a rejected record in `intake_rejected`. While records are encrypted, and when the log
+    /// does not have the record any more, only its place and the reason. Returns false when another
+    /// node was faster.
     pub async fn keep_rejected(
         &mut self,
         precondition: &OffsetPrecondition,
-        record: &IntakeRecord,
-        rejected: &RejectedRow,
-    ) -> Result<(), PostgresError> {
-        let is_kept = !self.keys.current().seals();
-        let headers = is_kept.then(|| record.encoded_headers());
+        (offset, record): (i64, Option<&IntakeRecord>),
+    ) -> Result<bool, PostgresError> {
+        let record = record.filter(|_record| !self.keys.current().seals());
+        let headers = record.map(IntakeRecord::encoded_headers);
         let keep = async |open: &mut PgConnection| {
             let query = sqlx::query(KEEP)
                 .bind(precondition.topic.as_str())
                 .bind(precondition.partition)
                 .bind(precondition.position.generation)
-                .bind(record.offset)
-                .bind(i16::try_from(rejected.status).unwrap_or(i16::MAX))
-                .bind(&rejected.reason)
-                .bind(record.key.as_deref().filter(|_key| is_kept))
-                .bind(record.payload.as_deref().filter(|_payload| is_kept))
+                .bind(offset)
+                .bind(record.and_then(|record| record.key.as_deref()))
+                .bind(record.and_then(|record| record.payload.as_deref()))
                 .bind(&headers);
-            query.execute(open).await.map(|_done| ())
+            Ok(query.execute(open).await?.rows_affected() == 1)
         };
         self.connection.run("keep a rejected record of an intake topic", keep).await
     }
+}
+
+fn rejection_of(row: &PgRow) -> Result<(i64, Rejection), sqlx::Error> {
+    let status: i16 = row.try_get("status")?;
+    let record_at: Option<i64> = row.try_get("record_at")?;
+    let rejection = Rejection {
+        record_at: Timestamp::from_millis(record_at.unwrap_or_default()),
+        status: u16::try_from(status).unwrap_or_default(),
+        reason: row.try_get("reason")?,
+    };
+    Ok((row.try_get("record_offset")?, rejection))
 }
 
 fn position_of(row: &PgRow) -> Result<(i32, Position), sqlx::Error> {

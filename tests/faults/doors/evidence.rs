@@ -78,12 +78,13 @@ impl Doors {
         placed.collect()
     }
 
-    /// Waits until the outbox is empty, and the offsets are behind all records.
+    /// Waits until the outbox is empty, the offsets are behind all records, and all rejected
+    /// records are written.
     async fn wait_taken(&self, field: &Field, places: &HashMap<u64, (i32, i64)>) {
         let mut left = Vec::new();
         let taken = look_for(TAKE_DEADLINE, async || {
             self.look_at_offsets(field).await;
-            left = self.not_taken(places).await;
+            left = self.not_taken(field, places).await;
             left.is_empty().then_some(())
         });
         if taken.await.is_none() {
@@ -91,8 +92,13 @@ impl Doors {
         }
     }
 
-    async fn not_taken(&self, places: &HashMap<u64, (i32, i64)>) -> Vec<String> {
+    async fn not_taken(&self, field: &Field, places: &HashMap<u64, (i32, i64)>) -> Vec<String> {
         let mut left = Vec::new();
+        let query = "select count(*) from intake_rejected where is_waiting";
+        match sqlx::query_scalar::<_, i64>(query).fetch_one(&field.cluster.sql).await {
+            Ok(0) => {}
+            waiting => left.push(format!("rejected records are not written: {waiting:?}")),
+        }
         {
             let taken = self.taken.lock().unwrap();
             let records = places.values().filter(|place| taken.by(**place).is_none()).count();
@@ -152,7 +158,7 @@ impl Doors {
         history.doors = doors;
     }
 
-    /// Returns all rejections. A record is rejected before the offset moves behind it.
+    /// Returns all rejections.
     async fn rejections(&self) -> Vec<Rejection> {
         let mut rejections = self.shop.rejections().await;
         let wanted: HashSet<u64> = {

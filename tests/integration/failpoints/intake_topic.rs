@@ -2,6 +2,7 @@
 
 use super::{DEADLINE, Heir, Stage};
 use crate::intake_topics::Intake;
+use crate::support::eventually;
 use crate::support::ledger::SERIAL_HEADER;
 
 impl Stage {
@@ -44,5 +45,11 @@ impl Stage {
         self.cluster.wait_final(43, DEADLINE).await;
         self.assert_each_serial_once(41, &claimed);
         assert_eq!(self.number("select count(*) from execlog_cancelled").await, 2);
+        let rejected = self.cluster.consumer(&intake.rejected_topic());
+        rejected.wait_count(1, DEADLINE).await;
+        eventually("no rejection waits", DEADLINE, async || {
+            self.number("select count(*) from intake_rejected").await == 0
+        })
+        .await;
     }
 }
