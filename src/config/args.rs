@@ -449,8 +449,8 @@ pub(super) struct RetentionArgs {
     /// How long payloads are kept after their settle. From 0s to 30d; dropped hour by hour.
     #[arg(long, env = "PUNCTUAL_PAYLOAD_RETENTION", value_name = "SPAN", default_value = "1h")]
     pub payload_retention: String,
-    /// How long a name stands for its task after the task's end or due time, whichever is later.
-    /// Then the name is free again. From 1s to 3650d.
+    /// How long a name stands for its task after the task's end or due time, whichever is later (of
+    /// a cancelled task, after its due time). Then the name is free. From 1s to 3650d.
     #[arg(long, env = "PUNCTUAL_NAME_RETENTION", value_name = "SPAN", default_value = "24h")]
     pub name_retention: String,
 }

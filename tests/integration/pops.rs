@@ -1,6 +1,7 @@
 //! Consumers without Kafka take tasks by pop.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use uuid::Uuid;
 use crate::clock_steps::{node_with_that_clock, step, take_over_the_clock};
 use crate::support::kafka_way::KafkaWay;
 use crate::support::node::program;
-use crate::support::{Api, Cluster, eventually, now_ms};
+use crate::support::{Api, Cluster, eventually, eventually_some, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(90);
 
@@ -205,6 +206,34 @@ async fn a_command_runs_for_each_task_and_its_exit_code_is_the_answer() {
     assert!(std::process::Command::new("kill").arg(&pid).status().unwrap().success());
     let ended = tokio::time::timeout(DEADLINE, worker.wait()).await.unwrap().unwrap();
     assert_eq!(ended.code(), Some(143));
+}
+
+#[tokio::test]
+async fn the_processes_of_a_command_end_with_its_time_to_run() {
+    let cluster = Cluster::start("pops").await;
+    let (topic, node) = (cluster.topic("orders").await, cluster.node().await);
+    let api = node.api();
+    let task = json!({ "topic": topic, "delay": 0, "payload": 1, "ttr": "12s",
+                       "retry": { "attempts_max": 1 } });
+    let id = api.submit(&task).await.id;
+    let file = cluster.folder().join("pid");
+    let command = format!("sleep 997 & echo $! > '{}'; wait", file.display());
+    let flags = ["pop", "--topic", &topic, "--group", "workers"];
+    let _worker = program(&[&flags[..], &["--url", api.base(), "--exec", &command]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let started = eventually_some("the command has a process", DEADLINE, async || {
+        std::fs::read_to_string(&file).ok()?.trim().parse::<u32>().ok()
+    });
+    let process = format!("/proc/{}/cmdline", started.await);
+    eventually("the process has ended", DEADLINE, async || {
+        std::fs::read(&process).is_ok_and(|words| words.is_empty()) || !Path::new(&process).exists()
+    })
+    .await;
+    eventually("the task is given up", DEADLINE, async || api.task(id).await.state == "dead").await;
 }
 
 #[tokio::test]

@@ -7,6 +7,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::future;
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -168,7 +170,22 @@ async fn answered(caller: &NodeCaller, command: &str, text: &str) -> Result<Node
     }
 }
 
-/// Runs the command in a shell. It is killed when it is not waited for any more.
+/// The processes of a command. They are killed when the command is not waited for any more.
+struct ProcessGroup(Option<Pid>);
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        if let Some(group) = self.0
+            && let Err(error) = kill_process_group(group, Signal::KILL)
+            && error != Errno::SRCH
+        {
+            tracing::warn!(%error, "cannot kill the processes of a command");
+        }
+    }
+}
+
+/// Runs the command in a shell, in a process group of its own: a Ctrl-C of the terminal does not
+/// reach it. Its processes are killed when it is not waited for any more.
 async fn execute(command: &str, task: &PoppedTask) -> Result<ExitStatus, String> {
     let payload = task.payload()?;
     let text = |error: io::Error| error.to_string();
@@ -182,8 +199,11 @@ async fn execute(command: &str, task: &PoppedTask) -> Result<ExitStatus, String>
         .env("PUNCTUAL_TASK_KEY", task.key.as_deref().unwrap_or_default())
         .stdin(Stdio::piped())
         .kill_on_drop(true)
+        .process_group(0)
         .spawn()
         .map_err(text)?;
+    let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+    let mut group = ProcessGroup(pid);
     if let Some(mut input) = child.stdin.take() {
         match input.write_all(&payload).await {
             // A command need not read its payload.
@@ -191,7 +211,10 @@ async fn execute(command: &str, task: &PoppedTask) -> Result<ExitStatus, String>
             _ => drop(input),
         }
     }
-    child.wait().await.map_err(text)
+    let ended = child.wait().await.map_err(text);
+    // What the command has left running is its own affair.
+    group.0 = None;
+    ended
 }
 
 /// Returns the reason of a failure. `None` for a command that has done its work.

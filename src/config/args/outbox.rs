@@ -116,7 +116,8 @@ pub(in crate::config) struct CallbackArgs {
     /// if it is not 443, and with http:// in front if it has no TLS. Repeatable. Without one, this
     /// node carries out no callbacks.
     ///
-    /// Addresses that are not public are refused, whatever the host. Redirects are not followed.
+    /// Addresses that are not public are refused, whatever the host, but for --callback-network.
+    /// Redirects are not followed.
     #[arg(long, env = "PUNCTUAL_CALLBACK_HOST", value_name = "HOST", value_delimiter = ',')]
     pub callback_host: Vec<String>,
     /// A network or an address that callbacks may call although it is not public, such as

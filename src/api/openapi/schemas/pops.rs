@@ -81,7 +81,7 @@ fn popped_task() -> Value {
             "minimum": 1,
             "description": "The number of the last attempt that there can be.",
         },
-        "due_at": described("Moment", "The requested due time of the task."),
+        "due_at": described("Moment", "The due time of the task, with its spread."),
         "published_at": described("Moment", "The timestamp of the record."),
         "finish_by": described("Moment", "The end of the consumer's time to run: afterwards the \
                                          task comes again."),
