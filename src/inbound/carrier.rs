@@ -12,8 +12,9 @@ use crate::api::access::audit::Audit;
 use crate::api::access::turns::AuditedTurn;
 use crate::api::inbound::{self, InboundRequest, Refused};
 use crate::audit::NoPlace;
+use crate::clock;
 use crate::domain::task::outbox_row::RejectedRow;
-use crate::domain::{IdRange, NewTask, Record, TaskId, TaskName, Timestamp, TopicName};
+use crate::domain::{IdRange, Monotonic, NewTask, Record, TaskId, TaskName, Timestamp, TopicName};
 use crate::engine::placing::Destination;
 use crate::error_chain::chain;
 use crate::node::messages::Verdict;
@@ -80,13 +81,22 @@ pub struct Carried {
     /// Items that were stored now. Those of an earlier turn do not count again.
     pub stored: usize,
     pub rejected: Vec<RejectedRow>,
+    /// The numbers of the items that were left to the next turn.
+    pub left: Vec<i64>,
+    /// When the turn leaves its other items to the next one. `None`: it carries out all.
+    pub until: Option<Monotonic>,
     /// The notes for the audit trail.
     pub turn: AuditedTurn,
 }
 
 impl Carried {
     pub const fn new(turn: AuditedTurn) -> Self {
-        Self { stored: 0, rejected: Vec::new(), turn }
+        Self { stored: 0, rejected: Vec::new(), left: Vec::new(), until: None, turn }
+    }
+
+    /// Returns true when the turn has taken too long.
+    pub fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| clock::monotonic() >= until)
     }
 
     /// Notes items that are perhaps stored, if the error says so.

@@ -13,6 +13,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::support::database::Database;
 use crate::support::node::program;
+use crate::support::proxy::{Proxy, Target};
 use crate::support::{Cluster, Node, Stack, eventually};
 use crate::tokens::AuthFile;
 
@@ -361,6 +362,39 @@ async fn a_consumer_finishes_tasks_inside_its_own_transaction() {
     assert_eq!(shop.count(rejected).await, 1);
     let of_nobody = format!("{rejected} where name = 'nobody' and op = 'finish' and status = 404");
     assert_eq!(shop.count(&of_nobody).await, 1);
+}
+
+/// Each rejected row costs round trips. The next turn goes on where a turn was too long.
+#[tokio::test]
+async fn many_rejected_rows_do_not_hold_up_an_outbox_when_postgres_is_slow() {
+    let cluster = Cluster::start("outbox-slow").await;
+    let topic = cluster.topic("orders").await;
+    let mut shop = Shop::open(&cluster.stack).await;
+    let mut proxy = Proxy::closed(Target::postgres(&cluster.stack)).await;
+    proxy.slow_answers(Duration::from_millis(20));
+    proxy.open().await;
+    let url = cluster.database.url_by(proxy.address());
+    let flag = shop.flag();
+    let mut node = cluster.spawn_bare(&[
+        "--database-url",
+        &url,
+        "--kafka",
+        &cluster.stack.kafka,
+        "--cluster",
+        &cluster.name,
+        "--outbox",
+        &flag,
+    ]);
+    node.wait_ready().await;
+    let finish = format!("punctual.finish('{topic}', name => 'nobody-' || n)");
+    shop.run(&format!("select {finish} from generate_series(1, 1000) n")).await;
+    let rejected = "select count(*) from punctual.outbox_rejected";
+    eventually("some rows are rejected", DEADLINE, async || shop.count(rejected).await > 0).await;
+    let left = shop.count("select count(*) from punctual.outbox").await;
+    assert!(left > 0, "the first turn was not too long");
+    assert!(node.log().contains("a turn takes too long"), "{}", node.log_tail());
+    shop.wait_empty().await;
+    assert_eq!(shop.count(rejected).await, 1_000);
 }
 
 /// The node cannot see that two rows are about one task when one of them has its id.

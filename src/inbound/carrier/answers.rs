@@ -30,7 +30,9 @@ impl Carrier {
         let rejected_before = carried.rejected.len();
         let mut pieces = VecDeque::from([answers.as_slice()]);
         while let Some(piece) = pieces.pop_front() {
-            if let [answer] = piece {
+            if carried.is_over() {
+                carried.left.extend(piece.iter().map(|(item, _answer)| item.seq));
+            } else if let [answer] = piece {
                 self.answer_one(precondition, answer, carried).await?;
                 if precondition.is_ordered() && carried.rejected.len() > rejected_before {
                     return Ok(());

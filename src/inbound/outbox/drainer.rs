@@ -1,5 +1,6 @@
 //! Drains an outbox, turn by turn, while this node owns the shard of the outbox's name.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -232,10 +233,16 @@ impl Drainer {
     ) -> Result<(usize, WaitingRows), Stop> {
         let keys: Vec<(Uuid, i64)> = rows.iter().map(|row| (row.id, row.seq)).collect();
         let until = clock::monotonic().plus(TURN_MAX);
-        let (Carried { stored, rejected, .. }, waiting) =
+        let (Carried { stored, rejected, left, .. }, waiting) =
             self.carrier.carry_out_rows(epoch, rows, offset, until).await?;
+        if !left.is_empty() {
+            let (outbox, count) = (&self.carrier.name, left.len());
+            tracing::info!(outbox, count, "a turn takes too long; the next one goes on");
+        }
+        let left: HashSet<i64> = left.into_iter().collect();
+        let is_done = |seq: i64| !waiting.has(seq) && !left.contains(&seq);
         let (ids, seqs): (Vec<Uuid>, Vec<i64>) =
-            keys.into_iter().filter(|(_id, seq)| !waiting.has(*seq)).unzip();
+            keys.into_iter().filter(|(_id, seq)| is_done(*seq)).unzip();
         if seqs.is_empty() {
             self.source.give_back().await?;
             return Ok((0, waiting));
@@ -302,8 +309,19 @@ impl Drainer {
         if self.searched_at == Monotonic::default()
             || now.since(self.searched_at) >= LEFTOVERS_INTERVAL
         {
-            self.forget_leftovers(epoch).await?;
             self.searched_at = now;
+            match self.forget_leftovers(epoch).await {
+                Ok(()) => {}
+                // Rows are still to be drained. Leftovers do no harm.
+                Err(Stop::Later { reason }) => {
+                    tracing::warn!(
+                        outbox = self.carrier.name,
+                        reason,
+                        "cannot remove entries of rows that are gone; trying again later"
+                    );
+                }
+                Err(stop) => return Err(stop),
+            }
         }
         if now.since(self.tidied_at) < TIDY_INTERVAL {
             return Ok(());

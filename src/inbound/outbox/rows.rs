@@ -7,7 +7,6 @@ use super::waits::WaitingRows;
 use super::waves;
 use crate::access::{Caller, Policy};
 use crate::api::inbound::{Reader, Refused, row};
-use crate::clock;
 use crate::domain::Monotonic;
 use crate::domain::task::outbox_row::{ClockOffset, OutboxRow, RejectedRow};
 use crate::failpoint::{Failpoint, reach};
@@ -16,7 +15,7 @@ use crate::postgres::inbound::{Epoch, ItemKey, StorePrecondition};
 
 impl Carrier {
     /// Carries out rows in their order, and returns those that wait. No piece of work begins after
-    /// `until`.
+    /// `until`: the rows that are left then are in [`Carried::left`].
     pub(super) async fn carry_out_rows(
         &mut self,
         epoch: Epoch,
@@ -27,8 +26,9 @@ impl Carrier {
         let policy = self.policy.current();
         let caller = self.caller(&policy)?;
         let mut carried = Carried::new(self.begin_turn(&caller)?);
+        carried.until = Some(until);
         let whose = (&*policy, &caller);
-        let outcome = self.carry_out_with((epoch, until), (rows, offset), whose, &mut carried);
+        let outcome = self.carry_out_with(epoch, (rows, offset), whose, &mut carried);
         let outcome = outcome.await;
         // The waves before a failure are stored.
         std::mem::take(&mut carried.turn).end().await;
@@ -37,7 +37,7 @@ impl Carrier {
 
     async fn carry_out_with(
         &mut self,
-        (epoch, until): (Epoch, Monotonic),
+        epoch: Epoch,
         (rows, offset): (Vec<OutboxRow>, ClockOffset),
         whose: (&Policy, &Caller),
         carried: &mut Carried,
@@ -49,7 +49,7 @@ impl Carrier {
         let precondition = &mut StorePrecondition::Rows(epoch);
         for stretch in waves::stretches(items, |item| item.name().is_none() && item.is_answer()) {
             for wave in waves::divide(stretch, Item::name) {
-                self.store_wave(precondition, wave, until, carried).await?;
+                self.store_wave(precondition, wave, carried).await?;
                 reach(Failpoint::OutboxStored);
             }
         }
@@ -147,9 +147,12 @@ impl Carrier {
         &mut self,
         precondition: &mut StorePrecondition,
         wave: Vec<Item>,
-        until: Monotonic,
         carried: &mut Carried,
     ) -> Result<(), Stop> {
+        if carried.is_over() {
+            carried.left.extend(wave.iter().map(|item| item.key.seq));
+            return Ok(());
+        }
         let (mut submits, mut answers, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for Item { key, change } in wave {
             match change {
@@ -163,8 +166,9 @@ impl Carrier {
             self.answer(precondition, answers, carried).await?;
         }
         for item in others {
-            if clock::monotonic() >= until {
-                return Err(Stop::later("the turn takes too long; the next one goes on"));
+            if carried.is_over() {
+                carried.left.push(item.key.seq);
+                continue;
             }
             self.store_one(precondition, item, carried).await?;
         }
