@@ -36,7 +36,7 @@ const LEAF_MIN: Duration = Duration::from_secs(1);
 /// Every leaf costs planning time and locks: 2,000 leaves cost 14 ms per claim with a generic plan.
 pub const LEAVES_MAX: u32 = 300;
 const WINDOW_MIN: Duration = Duration::from_millis(20);
-const WINDOW_MAX: Duration = Duration::from_secs(10);
+pub const WINDOW_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ClusterSettingsError {

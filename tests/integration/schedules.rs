@@ -1,6 +1,7 @@
 //! Schedules: runs are tasks, each instant has one, and a change withdraws the unclaimed
 //! runs.
 
+mod changes;
 mod command_line;
 
 use std::collections::{BTreeMap, HashSet};

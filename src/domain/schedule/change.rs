@@ -7,6 +7,11 @@ use std::time::Duration;
 
 use super::Specification;
 use crate::domain::Timestamp;
+use crate::domain::cluster::WINDOW_MAX;
+
+/// The most that a run is claimed before its instant: the longest window, and the longest difference
+/// of clocks.
+const CLAIMED_AHEAD_MAX: Duration = WINDOW_MAX.saturating_add(Duration::from_secs(5));
 
 /// The instants of a changed schedule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +40,8 @@ pub struct Change<'a> {
     /// How far the schedule has come before the change.
     pub reached: Reached,
     pub withdrawn: Withdrawn,
-    /// The last run that is still there.
+    /// The last run that is still there. Its caller may have moved or cancelled it, long before its
+    /// instant.
     pub last_run_at: Option<Timestamp>,
 }
 
@@ -51,7 +57,8 @@ pub struct Reached {
 
 impl Change<'_> {
     /// Returns how far the schedule has come after the change at `now`. The next plan begins at the
-    /// earliest withdrawn run. With another timing it begins after now and after the last run.
+    /// earliest withdrawn run. With another timing it begins after now and after the last claimed
+    /// run.
     pub fn outcome(&self, now: Timestamp) -> Reached {
         let Self { after, reached, withdrawn, .. } = self;
         let runs_made = reached.runs_made.saturating_sub(withdrawn.count);
@@ -68,7 +75,11 @@ impl Change<'_> {
                 (after.next_after(before.max(last), runs_made), skipped)
             }
             Some(earliest) if is_same_timing && has_more => (Some(earliest), skipped),
-            _ => (after.next_after(now.max(last), runs_made), 0),
+            _ => {
+                let is_claimed = last <= now.plus(CLAIMED_AHEAD_MAX);
+                let begin = if is_claimed { now.max(last) } else { now };
+                (after.next_after(begin, runs_made), 0)
+            }
         };
         Reached { next_run_at, runs_made, skipped }
     }
@@ -118,9 +129,20 @@ mod tests {
         };
         assert_eq!(reached_after(&every(100), none), reached(500, 7, 3));
         assert_eq!(reached_after(&every(100), two), reached(300, 5, 4));
-        // Another timing begins after now, and after the last run that stays.
+        // Another timing begins after now.
         assert_eq!(reached_after(&every(60), two), reached(300, 5, 0));
-        assert_eq!(reached_after(&every(60), none), reached(420, 7, 0));
+        assert_eq!(reached_after(&every(60), none), reached(300, 7, 0));
+    }
+
+    #[test]
+    fn another_timing_begins_after_a_claimed_run_and_not_after_a_far_one() {
+        let reached = Reached { next_run_at: Some(at(90_000)), runs_made: 1, skipped: 0 };
+        let (before, after) = (&every(10_000), &every(60));
+        let (instants, withdrawn) = (Instants::Kept, Withdrawn::default());
+        let last_run_at = Some(at(80_000));
+        let change = Change { before, after, instants, reached, withdrawn, last_run_at };
+        assert_eq!(change.outcome(at(250)).next_run_at, Some(at(300)));
+        assert_eq!(change.outcome(at(79_990)).next_run_at, Some(at(80_040)));
     }
 
     #[test]

@@ -44,6 +44,8 @@ const NEW_MAX: usize = 1_000;
 const RENEW_INTERVAL: Duration = Duration::from_secs(15);
 /// The pause between two counts of all schedules.
 const COUNT_INTERVAL: Duration = Duration::from_secs(30);
+/// The interval of looks for deleted schedules with runs.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 const SAY_FAILURE_EVERY: Duration = Duration::from_secs(60);
 
 /// The metrics of schedules.
@@ -127,6 +129,8 @@ pub struct RunKeeper {
     metrics: ScheduleMetrics,
     new: mpsc::Receiver<ScheduleId>,
     counted_at: Option<Monotonic>,
+    /// The last look that found no deleted schedule with runs.
+    swept_at: Option<Monotonic>,
     renewed_at: Option<Monotonic>,
     /// The schedules that could not be renewed since the last look from the beginning.
     not_renewed: Vec<i64>,
@@ -148,6 +152,7 @@ impl RunKeeper {
             metrics,
             new,
             counted_at: None,
+            swept_at: None,
             renewed_at: None,
             not_renewed: Vec::new(),
             failure_said: Throttle::new(SAY_FAILURE_EVERY),
@@ -199,7 +204,27 @@ impl RunKeeper {
                 }
             }
         }
-        self.count(mine.contains(&COUNTING_SHARD)).await
+        let is_mine = mine.contains(&COUNTING_SHARD);
+        if is_mine {
+            self.sweep_deleted().await?;
+        }
+        self.count(is_mine).await
+    }
+
+    /// Deletes a piece of the runs of deleted schedules.
+    async fn sweep_deleted(&mut self) -> Result<(), PostgresError> {
+        let now = clock::monotonic();
+        if self.swept_at.is_some_and(|at| now.since(at) < SWEEP_INTERVAL) {
+            return Ok(());
+        }
+        self.swept_at = Some(now);
+        match self.maker.sweep_deleted().await {
+            Ok(true) => self.swept_at = None,
+            Ok(false) => {}
+            Err(error) if error.is_away() => return Err(error),
+            Err(error) => self.fail("cannot delete runs of a deleted schedule; retrying", &error),
+        }
+        Ok(())
     }
 
     /// Moves the runs of schedules whose zone has newer rules in this program. One page a turn.
@@ -248,6 +273,8 @@ impl RunKeeper {
                 Some(plan) => planned.push(plan),
                 None => failed.push(id),
             }
+            // A plan after a long outage takes up to some milliseconds.
+            tokio::task::yield_now().await;
         }
         for group in groups_of(&planned) {
             match self.make(group, now).await {
@@ -346,8 +373,20 @@ impl RunKeeper {
         if self.counted_at.is_some_and(|at| now.since(at) < COUNT_INTERVAL) {
             return Ok(());
         }
-        let counts = if is_mine { self.maker.counts().await? } else { Default::default() };
         self.counted_at = Some(now);
+        let counts = match is_mine {
+            true => self.maker.counts().await,
+            false => Ok(Default::default()),
+        };
+        let counts = match counts {
+            Ok(counts) => counts,
+            Err(error) if error.is_away() => return Err(error),
+            Err(error) => {
+                // Runs are still to be made.
+                self.fail("cannot count the schedules; retrying", &error);
+                return Ok(());
+            }
+        };
         let show = |state, count| {
             self.metrics.schedules.get_or_create(&vec![("state", state)]).set(count);
         };

@@ -19,6 +19,7 @@ use super::Schedules;
 use super::read::{AHEAD, NOW};
 use super::row::{SPECIFICATION, bind, schedule_of, time_of};
 use crate::domain::schedule::change::{Change, Instants, Reached, Withdrawn};
+use crate::domain::schedule::zone;
 use crate::domain::schedule::{RevisionCondition, Schedule, ScheduleChange, StoredSchedule};
 use crate::domain::{PrincipalId, ScheduleName, Shard, TaskId, Timestamp, TopicName};
 use crate::failpoint::{Failpoint, reach};
@@ -92,9 +93,24 @@ delete from task_name n using e where n.topic = e.topic and n.name = e.name";
 const LAST_RUN: &str = "-- the last run of a schedule
 select max(instant) from schedule_run where schedule_id = $1 and not is_backfill";
 
-const DELETE: &str = "-- delete a schedule
-with runs as (delete from schedule_run where schedule_id = $1)
-delete from schedule where id = $1";
+/// Most schedules have few runs. The runs of others are deleted later, piece by piece.
+const RUNS_DELETED_MAX: i64 = 1_000;
+
+fn delete_text() -> String {
+    format!(
+        "-- delete a schedule
+with runs as (
+  delete from schedule_run where schedule_id = $1 and instant = any(array(
+    select instant from schedule_run where schedule_id = $1 order by instant
+    limit {RUNS_DELETED_MAX}))
+  returning 1
+), noted as (
+  insert into schedule_deleted (id)
+  select $1 where (select count(*) from runs) = {RUNS_DELETED_MAX}
+)
+delete from schedule where id = $1"
+    )
+}
 
 /// The columns of what a schedule is. [`bind_schedule`] binds their parameters.
 fn columns() -> String {
@@ -176,7 +192,7 @@ async fn put(
             ScheduleChange::Unchanged(locked.stored)
         }
         Some(locked) => {
-            let terms = (new.by, Instants::Kept);
+            let terms = (new.by, locked.instants(schedule));
             match change(&mut transaction, &locked, new, terms, keys).await? {
                 Some(stored) => ScheduleChange::Changed(stored),
                 None => ScheduleChange::NoRun,
@@ -328,7 +344,7 @@ async fn set_paused(
     let mut schedule = locked.stored.schedule.clone();
     schedule.specification.is_paused = is_paused;
     let new = locked.with(&schedule);
-    let terms = (named.by, Instants::Kept);
+    let terms = (named.by, locked.instants(&schedule));
     let changed = change(&mut transaction, &locked, new, terms, keys).await?;
     let Some(stored) = changed else { return Err(sqlx::Error::RowNotFound) };
     transaction.commit().await?;
@@ -336,6 +352,18 @@ async fn set_paused(
 }
 
 impl Locked {
+    /// Returns what becomes of the instants when `new` takes the place of the schedule. The change
+    /// stores the rules of zones that this program has, so instants of older rules end with it.
+    fn instants(&self, new: &Schedule) -> Instants {
+        let before = &self.stored.schedule.specification;
+        let has_older = before.has_zone() && self.stored.tzdata.as_str() < zone::rules_version();
+        if has_older && before.timing == new.specification.timing {
+            Instants::Renewed
+        } else {
+            Instants::Kept
+        }
+    }
+
     /// Returns a schedule for the place of this one. Its runs are still those of the caller who
     /// made this one.
     pub(super) fn with<'a>(&self, schedule: &'a Schedule) -> NewSchedule<'a> {
@@ -366,7 +394,8 @@ async fn delete(
     }
     withdraw(&mut transaction, &locked, named.by, RunsOf::All).await?;
     reach(Failpoint::RunsWithdrawn);
-    let deleted = sqlx::query(DELETE).bind(locked.stored.id.0).execute(&mut *transaction).await?;
+    let deleted = sqlx::query(AssertSqlSafe(delete_text())).bind(locked.stored.id.0);
+    let deleted = deleted.execute(&mut *transaction).await?;
     if deleted.rows_affected() != 1 {
         return Err(sqlx::Error::RowNotFound);
     }

@@ -54,6 +54,28 @@ const LAST_RUNS: i64 = 10;
 /// ones get none either: the statement stores no second run of an instant.
 const TAKEN_MAX: i64 = 1_000;
 
+/// The most runs of a deleted schedule that one statement deletes.
+const SWEPT_MAX: i64 = 5_000;
+
+fn sweep_text() -> String {
+    format!(
+        "-- delete runs of a deleted schedule
+with deleted as materialized (
+  select id from schedule_deleted order by id limit 1 for update skip locked
+), gone as (
+  delete from schedule_run r using deleted d
+  where r.schedule_id = d.id and r.instant = any(array(
+    select o.instant from schedule_run o where o.schedule_id = (select id from deleted)
+    order by o.instant limit {SWEPT_MAX}))
+  returning 1
+), ended as (
+  delete from schedule_deleted s using deleted d
+  where s.id = d.id and (select count(*) from gone) < {SWEPT_MAX}
+)
+select exists (select from deleted)"
+    )
+}
+
 /// A tracked task is in `task_follow` from the first attempt to the end. Before, the task is
 /// pending or in a batch. The note 1 means that its consumer has finished the task.
 const BUSY: &str = "-- schedules with a run that is not finished
@@ -195,6 +217,9 @@ order by look_at, id"
 /// whose name belongs to a task of a caller has none. A record that the node has sealed for its run
 /// is given. It is that of the revision that the statement compares.
 ///
+/// The instants of a schedule with older rules of its zone were computed by them. They stay to be
+/// renewed.
+///
 /// A statement forgets at most [`FORGOTTEN_MAX`] runs of a schedule: after an outage, there are
 /// many.
 fn make_text() -> String {
@@ -208,7 +233,7 @@ with {STAMP}, planned as materialized (
 ), moved as (
   update schedule s
   set next_run_at = p.next_run_at, look_at = p.look_at, runs_made = p.runs_made,
-    skipped = p.skipped, tzdata = $16
+    skipped = p.skipped, tzdata = least(s.tzdata, $16)
   from planned p
   where s.id = p.id and s.revision = p.revision and s.next_run_at = p.found_at and not s.is_paused
   returning s.id, s.shard, s.topic, s.key, s.payload, s.headers, s.tracking, s.submitted_by
@@ -333,6 +358,14 @@ impl RunMaker {
             Ok(ids.unwrap_or_default().into_iter().map(TaskId::from_uuid).collect())
         };
         self.connection.run(&what, statement).await
+    }
+
+    /// Deletes some runs of a deleted schedule. Returns false when there are no such runs.
+    pub async fn sweep_deleted(&mut self) -> Result<bool, PostgresError> {
+        let sweep = async |open: &mut PgConnection| {
+            sqlx::query_scalar(AssertSqlSafe(sweep_text())).fetch_one(open).await
+        };
+        self.connection.run("delete runs of a deleted schedule", sweep).await
     }
 
     /// Counts the schedules of the cluster.
