@@ -14,6 +14,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::COUNTING_SHARD;
+use super::run_looks::RunLooks;
 use crate::clock;
 use crate::domain::schedule::ScheduleId;
 use crate::domain::schedule::plan::{Progress, RUNS_MAX};
@@ -128,6 +129,7 @@ pub struct RunKeeper {
     maker: RunMaker,
     metrics: ScheduleMetrics,
     new: mpsc::Receiver<ScheduleId>,
+    looks: RunLooks,
     counted_at: Option<Monotonic>,
     /// The last look that found no deleted schedule with runs.
     swept_at: Option<Monotonic>,
@@ -151,6 +153,7 @@ impl RunKeeper {
             maker,
             metrics,
             new,
+            looks: RunLooks::default(),
             counted_at: None,
             swept_at: None,
             renewed_at: None,
@@ -194,21 +197,40 @@ impl RunKeeper {
         if !mine.is_empty() {
             let shards = smallints(&mine);
             self.renew(&shards).await?;
-            let mut failed = Vec::new();
-            loop {
-                let due = self.maker.due(&shards, SCHEDULES_MAX, &failed).await?;
-                let has_more = due.has_more;
-                failed.extend(self.make_all(due).await?);
-                if !continues(has_more, failed.len()) || !self.shared.clock.is_steady() {
-                    break;
-                }
-            }
+            self.make_due(&shards).await?;
         }
         let is_mine = mine.contains(&COUNTING_SHARD);
         if is_mine {
             self.sweep_deleted().await?;
         }
         self.count(is_mine).await
+    }
+
+    /// Makes the runs of all schedules of these shards that are to be looked at.
+    async fn make_due(&mut self, shards: &[i16]) -> Result<(), PostgresError> {
+        self.looks.saw(self.shared.now());
+        let from = self.looks.begin(shards, clock::monotonic());
+        let (mut failed, mut began_at) = (Vec::new(), None);
+        loop {
+            let due = self.maker.due(shards, SCHEDULES_MAX, (from, &failed)).await;
+            if due.is_err() && from.is_none() {
+                self.looks.full_failed(self.shared.now());
+            }
+            let due = due?;
+            let has_more = due.has_more;
+            // A look that finds nothing does not tell the time.
+            let began_at = *began_at.get_or_insert((!due.schedules.is_empty()).then_some(due.now));
+            failed.extend(self.make_all(due).await?);
+            if let Some(began_at) = began_at
+                && !has_more
+                && failed.is_empty()
+            {
+                self.looks.completed(began_at);
+            }
+            if !continues(has_more, failed.len()) || !self.shared.clock.is_steady() {
+                return Ok(());
+            }
+        }
     }
 
     /// Deletes a piece of the runs of deleted schedules.

@@ -306,18 +306,20 @@ impl RunMaker {
     }
 
     /// Returns schedules of these shards whose runs are to be made, at most `limit`, without the
-    /// `failed` ones.
+    /// `failed` ones and those that were to be looked at before `from`.
     pub async fn due(
         &mut self,
         shards: &[i16],
         limit: usize,
-        failed: &[i64],
+        (from, failed): (Option<Timestamp>, &[i64]),
     ) -> Result<DueSchedules, PostgresError> {
-        let text = select_text("shard = any($1) and id <> all($4)");
+        let text = select_text("look_at >= $5 and shard = any($1) and id <> all($4)");
+        let from = from.map_or(i64::MIN, Timestamp::as_millis);
         let keys = self.keys.current();
         let statement = async |open: &mut PgConnection| {
             let query = sqlx::query(AssertSqlSafe(text)).bind(shards);
             let query = query.bind(limit.saturating_as::<i64>()).bind(keys.seals()).bind(failed);
+            let query = query.bind(from);
             let due =
                 query.fetch_all(&mut *open).await.and_then(|rows| due_of(rows, limit, &keys))?;
             with_busy(open, due).await

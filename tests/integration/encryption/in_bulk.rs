@@ -164,10 +164,11 @@ async fn the_records_of_many_large_schedules_are_not_read_at_once() {
     let settings = PostgresSettings::new(&cluster.database.url).unwrap();
     let mut plain = RunMaker::new(&settings, Duration::from_secs(60));
     let shards: Vec<i16> = (0..16).collect();
-    let due = plain.due(&shards, 500, &[]).await.unwrap();
+    let due = plain.due(&shards, 500, (None, &[])).await.unwrap();
     assert_eq!((due.schedules.len(), due.has_more), (80, false), "without keys none is read");
     settings.payload_keys().replace(set);
-    let due = RunMaker::new(&settings, Duration::from_secs(60)).due(&shards, 500, &[]).await;
+    let due =
+        RunMaker::new(&settings, Duration::from_secs(60)).due(&shards, 500, (None, &[])).await;
     let due = due.unwrap();
     assert!((8..10).contains(&due.schedules.len()), "{}", due.schedules.len());
     assert!(due.has_more);

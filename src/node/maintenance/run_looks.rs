@@ -1,0 +1,102 @@
+//! The lower limits of the looks for schedules whose runs are to be made.
+//!
+//! A look follows the index of `look_at` from its low end. While some transaction has an old
+//! snapshot, each schedule that moved on leaves an entry there that every look must pass. So a look
+//! begins a little before the last complete one, and only now and then at the low end.
+
+use std::time::Duration;
+
+use crate::domain::{Monotonic, Timestamp};
+
+/// How far a look goes back before the last complete one: longer than a transaction that changes a
+/// schedule takes, and than shards are without an owner.
+const OVERLAP: Duration = Duration::from_secs(60);
+/// The interval of looks from the low end. They find what no other look does.
+const FULL_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A step of the clock that is less than [`OVERLAP`] needs no look from the low end.
+const STEP_MIN: Duration = Duration::from_secs(30);
+
+/// The looks of one node.
+#[derive(Debug, Default)]
+pub struct RunLooks {
+    shards: Vec<i16>,
+    /// Runs of all schedules that were to be looked at before are made.
+    done_to: Option<Timestamp>,
+    full_at: Option<Monotonic>,
+}
+
+impl RunLooks {
+    /// Returns the lowest `look_at` of a look for schedules of these shards. `None`: from the low
+    /// end.
+    pub fn begin(&mut self, shards: &[i16], now: Monotonic) -> Option<Timestamp> {
+        let is_time = self.full_at.is_none_or(|at| now.since(at) >= FULL_INTERVAL);
+        if is_time || self.shards != shards {
+            self.shards = shards.to_vec();
+            self.full_at = Some(now);
+            return None;
+        }
+        self.done_to.map(|to| to.minus(OVERLAP))
+    }
+
+    /// Notes the time before a look. After a large step back of the clock, the look begins at the
+    /// low end.
+    pub fn saw(&mut self, now: Timestamp) {
+        if self.done_to.is_some_and(|to| to > now.plus(STEP_MIN)) {
+            *self = Self::default();
+        }
+    }
+
+    /// Notes that a look which began at this time of Postgres has made the runs of all schedules.
+    pub const fn completed(&mut self, began_at: Timestamp) {
+        self.done_to = Some(began_at);
+    }
+
+    /// Notes that a look from the low end has failed at this time of Postgres. The next ones go on
+    /// without it.
+    pub fn full_failed(&mut self, now: Timestamp) {
+        self.done_to.get_or_insert(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: u64) -> (Monotonic, Timestamp) {
+        let span = Duration::from_secs(second);
+        (Monotonic::default().plus(span), Timestamp::EPOCH.plus(span))
+    }
+
+    #[test]
+    fn a_look_begins_before_the_last_complete_one_and_now_and_then_at_the_low_end() {
+        let mut looks = RunLooks::default();
+        let begin =
+            |looks: &mut RunLooks, shards: &[i16], second| looks.begin(shards, at(second).0);
+        assert_eq!(begin(&mut looks, &[1], 1_000), None);
+        assert_eq!(begin(&mut looks, &[1], 1_001), None, "the first look was not completed");
+        looks.completed(at(1_001).1);
+        assert_eq!(begin(&mut looks, &[1], 1_002), Some(at(941).1));
+        assert_eq!(begin(&mut looks, &[1], 1_059), Some(at(941).1), "the looks since then failed");
+        assert_eq!(begin(&mut looks, &[1], 1_060), None, "it is time");
+        looks.completed(at(1_060).1);
+        assert_eq!(begin(&mut looks, &[1, 2], 1_061), None, "a shard is new");
+        assert_eq!(begin(&mut looks, &[1, 2], 1_062), Some(at(1_000).1));
+        looks.saw(at(1_060).1);
+        assert_eq!(begin(&mut looks, &[1, 2], 1_063), Some(at(1_000).1));
+        looks.saw(at(900).1);
+        assert_eq!(begin(&mut looks, &[1, 2], 1_064), None, "the clock went back");
+    }
+
+    #[test]
+    fn looks_go_on_without_the_low_end_when_that_takes_too_long() {
+        let mut looks = RunLooks::default();
+        assert_eq!(looks.begin(&[1], at(1_000).0), None);
+        looks.full_failed(at(1_005).1);
+        assert_eq!(looks.begin(&[1], at(1_006).0), Some(at(945).1));
+        looks.completed(at(1_006).1);
+        looks.full_failed(at(1_061).1);
+        assert_eq!(looks.begin(&[1], at(1_062).0), None);
+        assert_eq!(looks.begin(&[1], at(1_063).0), Some(at(946).1));
+    }
+}
