@@ -64,7 +64,8 @@ impl Change<'_> {
         let runs_made = reached.runs_made.saturating_sub(withdrawn.count);
         let is_same_timing = self.before.timing == after.timing;
         let has_more = after.runs_max.is_none_or(|runs_max| runs_made < runs_max);
-        let last = self.last_run_at.unwrap_or_default();
+        let is_claimed = |last: &Timestamp| *last <= now.plus(CLAIMED_AHEAD_MAX);
+        let last = self.last_run_at.filter(is_claimed).unwrap_or_default();
         let earliest = [withdrawn.earliest, reached.next_run_at].into_iter().flatten().min();
         let skipped =
             if earliest == withdrawn.earliest { withdrawn.missed } else { reached.skipped };
@@ -75,11 +76,7 @@ impl Change<'_> {
                 (after.next_after(before.max(last), runs_made), skipped)
             }
             Some(earliest) if is_same_timing && has_more => (Some(earliest), skipped),
-            _ => {
-                let is_claimed = last <= now.plus(CLAIMED_AHEAD_MAX);
-                let begin = if is_claimed { now.max(last) } else { now };
-                (after.next_after(begin, runs_made), 0)
-            }
+            _ => (after.next_after(now.max(last), runs_made), 0),
         };
         Reached { next_run_at, runs_made, skipped }
     }

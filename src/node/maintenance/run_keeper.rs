@@ -213,8 +213,12 @@ impl RunKeeper {
         let (mut failed, mut began_at) = (Vec::new(), None);
         loop {
             let due = self.maker.due(shards, SCHEDULES_MAX, (from, &failed)).await;
-            if due.is_err() && from.is_none() {
-                self.looks.full_failed(self.shared.now());
+            if let Err(error) = &due
+                && from.is_none()
+                && began_at.is_none()
+                && error.is_slow()
+            {
+                self.looks.full_is_slow(self.shared.now(), clock::monotonic());
             }
             let due = due?;
             let has_more = due.has_more;
@@ -225,7 +229,7 @@ impl RunKeeper {
                 && !has_more
                 && failed.is_empty()
             {
-                self.looks.completed(began_at);
+                self.looks.completed(began_at, clock::monotonic());
             }
             if !continues(has_more, failed.len()) || !self.shared.clock.is_steady() {
                 return Ok(());

@@ -23,7 +23,9 @@ pub struct RunLooks {
     shards: Vec<i16>,
     /// Runs of all schedules that were to be looked at before are made.
     done_to: Option<Timestamp>,
+    /// When a look from the low end was complete, or took too long.
     full_at: Option<Monotonic>,
+    is_full: bool,
 }
 
 impl RunLooks {
@@ -31,12 +33,11 @@ impl RunLooks {
     /// end.
     pub fn begin(&mut self, shards: &[i16], now: Monotonic) -> Option<Timestamp> {
         let is_time = self.full_at.is_none_or(|at| now.since(at) >= FULL_INTERVAL);
-        if is_time || self.shards != shards {
-            self.shards = shards.to_vec();
-            self.full_at = Some(now);
-            return None;
+        if self.shards != shards {
+            (self.shards, self.done_to, self.full_at) = (shards.to_vec(), None, None);
         }
-        self.done_to.map(|to| to.minus(OVERLAP))
+        self.is_full = is_time || self.done_to.is_none() || self.full_at.is_none();
+        self.done_to.filter(|_to| !self.is_full).map(|to| to.minus(OVERLAP))
     }
 
     /// Notes the time before a look. After a large step back of the clock, the look begins at the
@@ -48,14 +49,18 @@ impl RunLooks {
     }
 
     /// Notes that a look which began at this time of Postgres has made the runs of all schedules.
-    pub const fn completed(&mut self, began_at: Timestamp) {
+    pub const fn completed(&mut self, began_at: Timestamp, now: Monotonic) {
         self.done_to = Some(began_at);
+        if self.is_full {
+            self.full_at = Some(now);
+        }
     }
 
-    /// Notes that a look from the low end has failed at this time of Postgres. The next ones go on
-    /// without it.
-    pub fn full_failed(&mut self, now: Timestamp) {
-        self.done_to.get_or_insert(now);
+    /// Notes that a look from the low end took too long. The next ones go on without it. `at` is the
+    /// time of Postgres.
+    pub fn full_is_slow(&mut self, at: Timestamp, now: Monotonic) {
+        self.done_to.get_or_insert(at);
+        self.full_at = Some(now);
     }
 }
 
@@ -73,30 +78,34 @@ mod tests {
         let mut looks = RunLooks::default();
         let begin =
             |looks: &mut RunLooks, shards: &[i16], second| looks.begin(shards, at(second).0);
+        let complete = |looks: &mut RunLooks, second| looks.completed(at(second).1, at(second).0);
         assert_eq!(begin(&mut looks, &[1], 1_000), None);
         assert_eq!(begin(&mut looks, &[1], 1_001), None, "the first look was not completed");
-        looks.completed(at(1_001).1);
+        complete(&mut looks, 1_001);
         assert_eq!(begin(&mut looks, &[1], 1_002), Some(at(941).1));
-        assert_eq!(begin(&mut looks, &[1], 1_059), Some(at(941).1), "the looks since then failed");
-        assert_eq!(begin(&mut looks, &[1], 1_060), None, "it is time");
-        looks.completed(at(1_060).1);
-        assert_eq!(begin(&mut looks, &[1, 2], 1_061), None, "a shard is new");
-        assert_eq!(begin(&mut looks, &[1, 2], 1_062), Some(at(1_000).1));
+        assert_eq!(begin(&mut looks, &[1], 1_060), Some(at(941).1), "the looks since then failed");
+        assert_eq!(begin(&mut looks, &[1], 1_061), None, "it is time");
+        assert_eq!(begin(&mut looks, &[1], 1_062), None, "that look failed");
+        complete(&mut looks, 1_062);
+        assert_eq!(begin(&mut looks, &[1, 2], 1_063), None, "a shard is new");
+        assert_eq!(begin(&mut looks, &[1, 2], 1_064), None, "that look failed");
+        complete(&mut looks, 1_064);
+        assert_eq!(begin(&mut looks, &[1, 2], 1_065), Some(at(1_004).1));
         looks.saw(at(1_060).1);
-        assert_eq!(begin(&mut looks, &[1, 2], 1_063), Some(at(1_000).1));
+        assert_eq!(begin(&mut looks, &[1, 2], 1_066), Some(at(1_004).1));
         looks.saw(at(900).1);
-        assert_eq!(begin(&mut looks, &[1, 2], 1_064), None, "the clock went back");
+        assert_eq!(begin(&mut looks, &[1, 2], 1_067), None, "the clock went back");
     }
 
     #[test]
     fn looks_go_on_without_the_low_end_when_that_takes_too_long() {
         let mut looks = RunLooks::default();
         assert_eq!(looks.begin(&[1], at(1_000).0), None);
-        looks.full_failed(at(1_005).1);
+        looks.full_is_slow(at(1_005).1, at(1_005).0);
         assert_eq!(looks.begin(&[1], at(1_006).0), Some(at(945).1));
-        looks.completed(at(1_006).1);
-        looks.full_failed(at(1_061).1);
-        assert_eq!(looks.begin(&[1], at(1_062).0), None);
-        assert_eq!(looks.begin(&[1], at(1_063).0), Some(at(946).1));
+        looks.completed(at(1_006).1, at(1_006).0);
+        assert_eq!(looks.begin(&[1], at(1_065).0), None);
+        looks.full_is_slow(at(1_070).1, at(1_070).0);
+        assert_eq!(looks.begin(&[1], at(1_071).0), Some(at(946).1));
     }
 }
