@@ -99,7 +99,8 @@ fn shown(answer: &NodeAnswer) -> Result<String, Ending> {
     Ok(lines.join("\n"))
 }
 
-/// Runs the command for each task until a signal comes. Commands that run then are waited for.
+/// Runs the command for each task until a signal comes. Commands that run then are waited for, until
+/// a second signal.
 async fn work(caller: &NodeCaller, args: &PopArgs, command: &str) -> ExitCode {
     let mut signals = Signals::listen(&EndSignal::ALL).unwrap_or_default();
     loop {
@@ -121,7 +122,11 @@ async fn work(caller: &NodeCaller, args: &PopArgs, command: &str) -> ExitCode {
         loop {
             tokio::select! {
                 _ended = &mut running => break,
-                caught = signals.next(), if signal.is_none() => signal = Some(caught),
+                caught = signals.next() => match signal {
+                    None => signal = Some(caught),
+                    // The commands are killed when they are not waited for any more.
+                    Some(_first) => return ended_by(caught),
+                },
             }
         }
         if let Some(signal) = signal {

@@ -15,6 +15,7 @@ use crate::api::access::audit::Audit;
 use crate::clock;
 use crate::domain::task::outbox_row::{ClockOffset, OutboxRow};
 use crate::domain::{Monotonic, Throttle};
+use crate::error_chain::chain;
 use crate::failpoint::{Failpoint, reach};
 use crate::inbound::carrier::{Carried, Carrier, Stop};
 use crate::node::membership::Bulletin;
@@ -36,7 +37,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The interval of looks at the assignment while another node owns the outbox.
 const ASSIGNMENT_PAUSE: Duration = Duration::from_millis(200);
-/// A turn that takes longer ends without an effect on the outbox. What it has stored stays stored.
+/// A turn that takes longer leaves its other rows to the next one.
 const TURN_MAX: Duration = Duration::from_secs(15);
 /// The interval of truncations and counts.
 const TIDY_INTERVAL: Duration = Duration::from_secs(5);
@@ -336,7 +337,9 @@ impl Drainer {
     }
 
     async fn forget_leftovers(&mut self, epoch: Epoch) -> Result<(), Stop> {
-        let leftovers = self.carrier.store.leftovers(epoch).await?;
+        // Nothing was changed, also when Postgres did not answer.
+        let leftovers = self.carrier.store.leftovers(epoch).await;
+        let leftovers = leftovers.map_err(|error| Stop::later(chain(&error)))?;
         if leftovers.is_empty() {
             return Ok(());
         }

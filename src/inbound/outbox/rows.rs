@@ -1,17 +1,23 @@
 //! Carries out the rows of a turn: skips those that are stored, checks the others, and stores their
 //! tasks in waves.
 
+use std::time::Duration;
+
 use uuid::Uuid;
 
 use super::waits::WaitingRows;
 use super::waves;
 use crate::access::{Caller, Policy};
 use crate::api::inbound::{Reader, Refused, row};
+use crate::clock;
 use crate::domain::Monotonic;
 use crate::domain::task::outbox_row::{ClockOffset, OutboxRow, RejectedRow};
 use crate::failpoint::{Failpoint, reach};
 use crate::inbound::carrier::{Carried, Carrier, Change, Item, NewItem, Stop};
 use crate::postgres::inbound::{Epoch, ItemKey, StorePrecondition};
+
+/// How long a turn stores rows at least, after all checks.
+const STORED_FOR_MIN: Duration = Duration::from_secs(5);
 
 impl Carrier {
     /// Carries out rows in their order, and returns those that wait. No piece of work begins after
@@ -26,9 +32,8 @@ impl Carrier {
         let policy = self.policy.current();
         let caller = self.caller(&policy)?;
         let mut carried = Carried::new(self.begin_turn(&caller)?);
-        carried.until = Some(until);
         let whose = (&*policy, &caller);
-        let outcome = self.carry_out_with(epoch, (rows, offset), whose, &mut carried);
+        let outcome = self.carry_out_with((epoch, until), (rows, offset), whose, &mut carried);
         let outcome = outcome.await;
         // The waves before a failure are stored.
         std::mem::take(&mut carried.turn).end().await;
@@ -37,7 +42,7 @@ impl Carrier {
 
     async fn carry_out_with(
         &mut self,
-        epoch: Epoch,
+        (epoch, until): (Epoch, Monotonic),
         (rows, offset): (Vec<OutboxRow>, ClockOffset),
         whose: (&Policy, &Caller),
         carried: &mut Carried,
@@ -46,6 +51,8 @@ impl Carrier {
         let mut waiting = WaitingRows::default();
         let outcome = (&mut *carried, &mut waiting);
         let items = self.checked_rows(rows, whose, offset, outcome).await?;
+        // Each turn gets on, however long the checks took.
+        carried.until = Some(until.max(clock::monotonic().plus(STORED_FOR_MIN)));
         let precondition = &mut StorePrecondition::Rows(epoch);
         for stretch in waves::stretches(items, |item| item.name().is_none() && item.is_answer()) {
             for wave in waves::divide(stretch, Item::name) {
