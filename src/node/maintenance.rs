@@ -1,7 +1,7 @@
 //! Maintenance: creates partitions ahead, retires past ones, moves far tasks to their leaves, and
 //! frees expired names. `run_keeper` makes the runs of schedules, with the limits of `run_looks`,
-//! `backlog_keeper` counts the tasks of the cluster for its metrics, and `key_keeper` reads the file
-//! with the payload keys.
+//! `backlog_keeper` counts the tasks of the cluster for its metrics, and `key_keeper` reads the
+//! file with the payload keys.
 //!
 //! Every node does it every minute. Advisory locks keep two nodes from doing it at the same time,
 //! and the catalog shows the next node how far the last one came. An outage is not a failure: the

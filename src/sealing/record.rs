@@ -30,8 +30,8 @@ pub enum RecordOwner<'a> {
     Task(TaskId, &'a str),
     /// The topic and the name of a schedule.
     Schedule(&'a str, &'a str),
-    /// The topic and the URL of a callback. A writer in the table cannot send the headers to another
-    /// service.
+    /// The topic and the URL of a callback. A writer in the table cannot send the headers to
+    /// another service.
     Callback(&'a str, &'a str),
 }
 

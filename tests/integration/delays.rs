@@ -20,14 +20,7 @@ async fn a_delay_counts_from_the_arrival_of_the_request_however_far_behind_the_c
     proxy.slow_answers(WAY_BACK);
     proxy.open().await;
     let url = cluster.database.url_by(proxy.address());
-    let mut node = cluster.spawn_bare(&[
-        "--database-url",
-        &url,
-        "--kafka",
-        &cluster.stack.kafka,
-        "--cluster",
-        &cluster.name,
-    ]);
+    let mut node = cluster.spawn_by(&url, &[]);
     node.wait_ready().await;
     let task = json!({ "topic": topic, "delay": DELAY_MS, "payload": 1 });
     let check = |what: &str, began: i64, due_at: i64| {

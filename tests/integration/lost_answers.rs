@@ -25,14 +25,7 @@ async fn what_postgres_commits_without_an_answer_is_found_and_published_once() {
     let mut proxy = Proxy::closed(Target::postgres(&cluster.stack)).await;
     proxy.open().await;
     let url = cluster.database.url_by(proxy.address());
-    let mut node = cluster.spawn_bare(&[
-        "--database-url",
-        &url,
-        "--kafka",
-        &cluster.stack.kafka,
-        "--cluster",
-        &cluster.name,
-    ]);
+    let mut node = cluster.spawn_by(&url, &[]);
     node.wait_ready().await;
     let consumer = cluster.consumer(&topic);
     let ledger = Arc::new(Ledger::default());

@@ -374,17 +374,7 @@ async fn many_rejected_rows_do_not_hold_up_an_outbox_when_postgres_is_slow() {
     proxy.slow_answers(Duration::from_millis(20));
     proxy.open().await;
     let url = cluster.database.url_by(proxy.address());
-    let flag = shop.flag();
-    let mut node = cluster.spawn_bare(&[
-        "--database-url",
-        &url,
-        "--kafka",
-        &cluster.stack.kafka,
-        "--cluster",
-        &cluster.name,
-        "--outbox",
-        &flag,
-    ]);
+    let mut node = cluster.spawn_by(&url, &["--outbox", &shop.flag()]);
     node.wait_ready().await;
     let finish = format!("punctual.finish('{topic}', name => 'nobody-' || n)");
     shop.run(&format!("select {finish} from generate_series(1, 1000) n")).await;

@@ -59,7 +59,7 @@ enum Verdict {
     Rejected,
 }
 
-/// What a node knows of a rejection in the table.
+/// A rejection in the table, as a node knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Rejection {
     None,

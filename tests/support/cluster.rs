@@ -198,6 +198,12 @@ impl Cluster {
         all
     }
 
+    /// Starts a node without etcd that reaches Postgres by this URL.
+    pub fn spawn_by(&self, url: &str, more: &[&str]) -> Node {
+        let own = ["--database-url", url, "--kafka", &self.stack.kafka, "--cluster", &self.name];
+        self.spawn_bare(&[&own[..], more].concat())
+    }
+
     /// Starts a node with no settings but these.
     pub fn spawn_bare(&self, arguments: &[&str]) -> Node {
         Node::spawn(&self.next_node_name(), arguments, &self.logs)

@@ -68,8 +68,8 @@ pub struct PopArgs {
         value_parser = span(Duration::ZERO, Duration::from_secs(60))
     )]
     pub wait: Duration,
-    /// The most tasks of one answer, which has 200 at most. With --exec, as many commands run at the
-    /// same time, and the next tasks wait for all of them.
+    /// The most tasks of one answer, which has 200 at most. With --exec, as many commands run at
+    /// the same time, and the next tasks wait for all of them.
     #[arg(
         long,
         value_name = "COUNT",
@@ -82,8 +82,8 @@ pub struct PopArgs {
     /// The payload is its standard input; PUNCTUAL_TASK_ID, PUNCTUAL_TASK_TOPIC, PUNCTUAL_TASK_KEY,
     /// PUNCTUAL_TASK_ATTEMPT, PUNCTUAL_TASK_ATTEMPTS_MAX and PUNCTUAL_TASK_FINISH_BY are in its
     /// environment. The task is finished when the command ends with 0, and its attempt fails when
-    /// it ends otherwise. A command that takes longer than the time to run is
-    /// killed with its children.
+    /// it ends otherwise. A command that takes longer than the time to run is killed with its
+    /// children.
     #[arg(long, value_name = "COMMAND", value_parser = no_flag)]
     pub exec: Option<String>,
     #[command(flatten)]
@@ -184,8 +184,8 @@ pub struct TrackingArgs {
     /// By how much each wait is longer than the one before; up to 100. [default: 2]
     #[arg(long, value_name = "NUMBER", requires = "ttr", conflicts_with = "file")]
     pub backoff_factor: Option<u16>,
-    /// An existing topic for the record of a task whose last attempt has failed, or failed for good.
-    /// [default: none]
+    /// An existing topic for the record of a task whose last attempt has failed, or that failed for
+    /// good. [default: none]
     #[arg(long, value_name = "TOPIC", requires = "ttr", conflicts_with = "file")]
     pub dead_topic: Option<String>,
 }

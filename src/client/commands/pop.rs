@@ -99,8 +99,8 @@ fn shown(answer: &NodeAnswer) -> Result<String, Ending> {
     Ok(lines.join("\n"))
 }
 
-/// Runs the command for each task until a signal comes. Commands that run then are waited for, until
-/// a second signal.
+/// Runs the command for each task until a signal comes. Commands that run then are waited for,
+/// until a second signal.
 async fn work(caller: &NodeCaller, args: &PopArgs, command: &str) -> ExitCode {
     let mut signals = Signals::listen(&EndSignal::ALL).unwrap_or_default();
     loop {
@@ -217,7 +217,7 @@ async fn execute(command: &str, task: &PoppedTask) -> Result<ExitStatus, String>
         }
     }
     let ended = child.wait().await.map_err(text);
-    // What the command has left running is its own affair.
+    // Processes that the command has left behind go on.
     group.0 = None;
     ended
 }

@@ -85,7 +85,7 @@ impl Partition {
         self.waiting.first_key_value().map_or(next, |(offset, _)| next.min(*offset))
     }
 
-    /// Notes the offset that is read next: of an assignment, or behind the records that were taken.
+    /// Notes the offset that is read next: that of an assignment, or behind the taken records.
     pub(super) fn reads_on(&mut self) {
         self.read_to = self.read_from();
     }
@@ -101,19 +101,19 @@ impl Partition {
     pub(super) fn waiting(&self) -> impl Iterator<Item = (&IntakeRecord, &Rejection)> {
         let next = self.precondition.position.next;
         let waiting = self.waiting.range(..next);
-        waiting
-            .filter_map(|(offset, rejection)| Some((self.rejected(*offset, rejection)?, rejection)))
+        waiting.filter_map(|(offset, rejection)| Some((self.rejected(*offset)?, rejection)))
     }
 
     /// Returns the offsets of rejected records that the log does not have any more.
     pub(super) fn waiting_without_record(&self) -> Vec<i64> {
         let next = self.precondition.position.next;
         let passed = self.waiting.range(..next.min(self.read_to));
-        let gone = passed.filter(|(offset, one)| self.rejected(**offset, one).is_none());
-        gone.map(|(offset, _)| *offset).collect()
+        passed.map(|(offset, _)| *offset).filter(|at| self.rejected(*at).is_none()).collect()
     }
 
-    fn rejected(&self, offset: i64, rejection: &Rejection) -> Option<&IntakeRecord> {
+    /// Returns the record of a rejection that waits. Another record at its offset is of another log.
+    pub(super) fn rejected(&self, offset: i64) -> Option<&IntakeRecord> {
+        let rejection = self.waiting.get(&offset)?;
         self.record(offset).filter(|record| record.at == rejection.record_at)
     }
 

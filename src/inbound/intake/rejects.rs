@@ -85,9 +85,8 @@ impl RejectedTopic {
         store: &mut InboundStore,
         partition: &mut Partition,
     ) -> Result<(), Stop> {
-        for offset in partition.waiting_without_record() {
-            self.keep(store, partition, (offset, "the log does not have it any more")).await?;
-        }
+        let gone = partition.waiting_without_record();
+        self.keep_gone(store, partition, gone).await?;
         if partition.waiting().next().is_none() {
             return Ok(());
         }
@@ -160,16 +159,27 @@ impl RejectedTopic {
         Ok(if deleted == 0 { Vec::new() } else { rejections })
     }
 
+    /// Keeps the rejections of records that the log does not have any more.
+    pub(super) async fn keep_gone(
+        &self,
+        store: &mut InboundStore,
+        partition: &mut Partition,
+        offsets: Vec<i64>,
+    ) -> Result<(), Stop> {
+        for offset in offsets {
+            self.keep(store, partition, (offset, "the log does not have it any more")).await?;
+        }
+        Ok(())
+    }
+
     /// Keeps, in `intake_rejected`, a record that the rejected topic will never have.
-    pub(super) async fn keep(
+    async fn keep(
         &self,
         store: &mut InboundStore,
         partition: &mut Partition,
         (offset, why): (i64, &str),
     ) -> Result<(), Stop> {
-        let waiting = partition.waiting.get(&offset);
-        let record = partition.record(offset);
-        let record = record.filter(|record| waiting.is_some_and(|one| one.record_at == record.at));
+        let record = partition.rejected(offset);
         if store.keep_rejected(&partition.precondition, (offset, record)).await? {
             let (intake, number) = (&self.intake, partition.precondition.partition);
             tracing::warn!(

@@ -53,19 +53,17 @@ impl Turns {
             let refused = self.store(partition, checks.records, (turn, checks.denied)).await;
             self.note_dropped(partition, &dropped);
             partition.drop_done();
-            let is_refused = match refused? {
+            let refused = refused?;
+            let is_done = refused.is_none();
+            if let Some(refused) = refused {
                 // The records from this one on are checked again, and this one is rejected.
-                Some(refused) => {
-                    partition.refuse(refused);
-                    true
-                }
-                None => false,
-            };
+                partition.refuse(refused);
+            }
             self.write_rejected(partition).await?;
-            match (is_refused, checks.stop) {
-                (true, _) => {}
-                (false, Some(stop)) => return Err(stop),
-                (false, None) => {
+            match checks.stop {
+                _ if !is_done => {}
+                Some(stop) => return Err(stop),
+                None => {
                     partition.turn_is_done();
                     return Ok(());
                 }
@@ -85,12 +83,8 @@ impl Turns {
         partition: &mut Partition,
         first: i64,
     ) -> Result<(), Stop> {
-        let deleted: Vec<i64> = partition.waiting.range(..first).map(|(at, _)| *at).collect();
-        for offset in deleted {
-            let why = "the log does not have it any more";
-            self.rejected.keep(&mut self.carrier.store, partition, (offset, why)).await?;
-        }
-        Ok(())
+        let deleted = partition.waiting.range(..first).map(|(offset, _)| *offset).collect();
+        self.rejected.keep_gone(&mut self.carrier.store, partition, deleted).await
     }
 
     async fn check(&self, partition: &mut Partition) -> Result<Checks, Stop> {

@@ -337,7 +337,7 @@ impl Drainer {
     }
 
     async fn forget_leftovers(&mut self, epoch: Epoch) -> Result<(), Stop> {
-        // Nothing was changed, also when Postgres did not answer.
+        // A read changes nothing, also when Postgres does not answer.
         let leftovers = self.carrier.store.leftovers(epoch).await;
         let leftovers = leftovers.map_err(|error| Stop::later(chain(&error)))?;
         if leftovers.is_empty() {

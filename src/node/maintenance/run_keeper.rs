@@ -222,13 +222,9 @@ impl RunKeeper {
             }
             let due = due?;
             let has_more = due.has_more;
-            // A look that finds nothing does not tell the time.
             let began_at = *began_at.get_or_insert((!due.schedules.is_empty()).then_some(due.now));
             failed.extend(self.make_all(due).await?);
-            if let Some(began_at) = began_at
-                && !has_more
-                && failed.is_empty()
-            {
+            if !has_more && failed.is_empty() {
                 self.looks.completed(began_at, clock::monotonic());
             }
             if !continues(has_more, failed.len()) || !self.shared.clock.is_steady() {

@@ -25,6 +25,7 @@ pub struct RunLooks {
     done_to: Option<Timestamp>,
     /// When a look from the low end was complete, or took too long.
     full_at: Option<Monotonic>,
+    /// The last look began at the low end.
     is_full: bool,
 }
 
@@ -32,12 +33,13 @@ impl RunLooks {
     /// Returns the lowest `look_at` of a look for schedules of these shards. `None`: from the low
     /// end.
     pub fn begin(&mut self, shards: &[i16], now: Monotonic) -> Option<Timestamp> {
-        let is_time = self.full_at.is_none_or(|at| now.since(at) >= FULL_INTERVAL);
         if self.shards != shards {
-            (self.shards, self.done_to, self.full_at) = (shards.to_vec(), None, None);
+            *self = Self { shards: shards.to_vec(), ..Self::default() };
         }
-        self.is_full = is_time || self.done_to.is_none() || self.full_at.is_none();
-        self.done_to.filter(|_to| !self.is_full).map(|to| to.minus(OVERLAP))
+        let is_time = self.full_at.is_none_or(|at| now.since(at) >= FULL_INTERVAL);
+        let from = self.done_to.filter(|_to| !is_time);
+        self.is_full = from.is_none();
+        from.map(|to| to.minus(OVERLAP))
     }
 
     /// Notes the time before a look. After a large step back of the clock, the look begins at the
@@ -48,16 +50,17 @@ impl RunLooks {
         }
     }
 
-    /// Notes that a look which began at this time of Postgres has made the runs of all schedules.
-    pub const fn completed(&mut self, began_at: Timestamp, now: Monotonic) {
-        self.done_to = Some(began_at);
+    /// Notes that a look has made the runs of all schedules. `began_at` is the time of Postgres,
+    /// which a look that finds no schedule does not tell.
+    pub fn completed(&mut self, began_at: Option<Timestamp>, now: Monotonic) {
+        self.done_to = began_at.or(self.done_to);
         if self.is_full {
             self.full_at = Some(now);
         }
     }
 
-    /// Notes that a look from the low end took too long. The next ones go on without it. `at` is the
-    /// time of Postgres.
+    /// Notes that a look from the low end took too long. The next ones go on without it. `at` is
+    /// the time of Postgres.
     pub fn full_is_slow(&mut self, at: Timestamp, now: Monotonic) {
         self.done_to.get_or_insert(at);
         self.full_at = Some(now);
@@ -78,7 +81,9 @@ mod tests {
         let mut looks = RunLooks::default();
         let begin =
             |looks: &mut RunLooks, shards: &[i16], second| looks.begin(shards, at(second).0);
-        let complete = |looks: &mut RunLooks, second| looks.completed(at(second).1, at(second).0);
+        let complete = |looks: &mut RunLooks, second| {
+            looks.completed(Some(at(second).1), at(second).0);
+        };
         assert_eq!(begin(&mut looks, &[1], 1_000), None);
         assert_eq!(begin(&mut looks, &[1], 1_001), None, "the first look was not completed");
         complete(&mut looks, 1_001);
@@ -91,10 +96,13 @@ mod tests {
         assert_eq!(begin(&mut looks, &[1, 2], 1_064), None, "that look failed");
         complete(&mut looks, 1_064);
         assert_eq!(begin(&mut looks, &[1, 2], 1_065), Some(at(1_004).1));
+        assert_eq!(begin(&mut looks, &[1, 2], 1_124), None);
+        looks.completed(None, at(1_124).0);
+        assert_eq!(begin(&mut looks, &[1, 2], 1_125), Some(at(1_004).1), "nothing was found");
         looks.saw(at(1_060).1);
-        assert_eq!(begin(&mut looks, &[1, 2], 1_066), Some(at(1_004).1));
+        assert_eq!(begin(&mut looks, &[1, 2], 1_126), Some(at(1_004).1));
         looks.saw(at(900).1);
-        assert_eq!(begin(&mut looks, &[1, 2], 1_067), None, "the clock went back");
+        assert_eq!(begin(&mut looks, &[1, 2], 1_127), None, "the clock went back");
     }
 
     #[test]
@@ -103,7 +111,7 @@ mod tests {
         assert_eq!(looks.begin(&[1], at(1_000).0), None);
         looks.full_is_slow(at(1_005).1, at(1_005).0);
         assert_eq!(looks.begin(&[1], at(1_006).0), Some(at(945).1));
-        looks.completed(at(1_006).1, at(1_006).0);
+        looks.completed(Some(at(1_006).1), at(1_006).0);
         assert_eq!(looks.begin(&[1], at(1_065).0), None);
         looks.full_is_slow(at(1_070).1, at(1_070).0);
         assert_eq!(looks.begin(&[1], at(1_071).0), Some(at(946).1));

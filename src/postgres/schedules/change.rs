@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::Schedules;
 use super::read::{AHEAD, NOW};
 use super::row::{SPECIFICATION, bind, schedule_of, time_of};
-use crate::domain::schedule::change::{Change, Instants, Reached, Withdrawn};
+use crate::domain::schedule::change::{CLAIMED_AHEAD_MAX, Change, Instants, Reached, Withdrawn};
 use crate::domain::schedule::zone;
 use crate::domain::schedule::{RevisionCondition, Schedule, ScheduleChange, StoredSchedule};
 use crate::domain::{PrincipalId, ScheduleName, Shard, TaskId, Timestamp, TopicName};
@@ -90,8 +90,9 @@ with e as (
 )
 delete from task_name n using e where n.topic = e.topic and n.name = e.name";
 
-const LAST_RUN: &str = "-- the last run of a schedule
-select max(instant) from schedule_run where schedule_id = $1 and not is_backfill";
+const LAST_RUN: &str = "-- the last claimed run of a schedule
+select max(instant) from schedule_run
+where schedule_id = $1 and instant <= $2 and not is_backfill";
 
 /// Most schedules have few runs. The runs of others are deleted later, piece by piece.
 const RUNS_DELETED_MAX: i64 = 1_000;
@@ -253,8 +254,9 @@ pub(super) async fn change(
     let stored = &locked.stored;
     let withdrawn = withdraw(open, locked, by, RunsOf::Schedule).await?;
     reach(Failpoint::RunsWithdrawn);
-    let last: Option<i64> =
-        sqlx::query_scalar(LAST_RUN).bind(stored.id.0).fetch_one(&mut *open).await?;
+    let claimed_to = locked.now.plus(CLAIMED_AHEAD_MAX).as_millis();
+    let last = sqlx::query_scalar(LAST_RUN).bind(stored.id.0).bind(claimed_to);
+    let last: Option<i64> = last.fetch_one(&mut *open).await?;
     let (before, after) = (&stored.schedule.specification, &new.schedule.specification);
     let StoredSchedule { next_run_at, runs_made, skipped, .. } = *stored;
     let change = Change {

@@ -92,8 +92,9 @@ fn retry() -> Value {
                 "default": 2,
                 "description": "By how much each wait is longer than the one before.",
             },
-            "dead_topic": described("TopicName", "The topic that gets the record of a task whose last \
-                                                  attempt has failed, or failed for good. It must exist, it is not that of the \
+            "dead_topic": described("TopicName", "The topic that gets the record of a task whose \
+                                                  last attempt has failed, or that failed for \
+                                                  good. It must exist, it is not that of the \
                                                   task, and the caller needs `submit` on it. None \
                                                   by default."),
         },
