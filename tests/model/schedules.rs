@@ -4,18 +4,19 @@
 //!
 //! A plan may be as old as it likes, an answer may be lost after its commit, and a node may die. A
 //! change holds the row of the schedule from its first look at the runs to its commit. Claims do
-//! not wait for it.
+//! not wait for it. Nor does the row of a run, which moves when its topic is paused, when a claim
+//! defers it, and when a caller moves it. So a change looks again until no run is left.
 
-use std::collections::BTreeSet;
+mod scopes;
+
 use std::time::Duration;
 
 use punctual::domain::Timestamp;
-use punctual::domain::schedule::Specification;
 use punctual::domain::schedule::change::{Change, Instants, Reached, Withdrawn};
-use punctual::domain::schedule::plan::{MissedPolicy, MissedRuns, Plan, Progress, RunOverlap};
-use punctual::domain::schedule::timing::{Recurrence, Timing};
+use punctual::domain::schedule::plan::{Plan, Progress, RunOverlap};
 
-use crate::checker::{Model, NEVER_LOST};
+use self::scopes::{CONTROLS, Mistake, Scope};
+use crate::checker::Model;
 use crate::searches::{ScopeSearches, unnoticed};
 
 const ONE_RUN: &str = "an instant has one run at most";
@@ -36,89 +37,6 @@ const TIMES: [i64; 7] = [50, 101, 150, 201, 250, 301, 350];
 const CHANGES_MAX: u8 = 2;
 const FAULTS_MAX: u8 = 1;
 
-/// A deliberate mistake, which is a control of the checker.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Mistake {
-    /// A plan takes effect wherever the schedule stands.
-    NoCompare,
-    /// A plan compares the next run, but not the revision, and has the record that it found.
-    NoRevision,
-    /// The next run is stored in one transaction, and the runs in another.
-    TwoTransactions,
-    /// Plans do not ask for instants that have a run already.
-    TakenIsNotAsked,
-    /// A change does not go back to the runs that it withdraws.
-    NoStepBack,
-    /// A change takes back claimed runs.
-    WithdrawsClaimed,
-    /// The row of a withdrawn run stays.
-    RowStays,
-    /// A change does not lock the schedule before it looks at the runs.
-    NoLock,
-    /// A pause leaves the runs that are made.
-    PauseLeavesRuns,
-    /// A change forgets what withdrawn runs have counted.
-    CountsAreForgotten,
-    /// A schedule that skips does not ask for unfinished runs.
-    BusyIsNotAsked,
-}
-
-type Control = (Mistake, fn() -> Scope, &'static str);
-
-const CONTROLS: [Control; 11] = [
-    (Mistake::NoCompare, all_missed, NUMBERED),
-    (Mistake::NoRevision, all_missed, NEWEST),
-    (Mistake::TwoTransactions, all_missed, NUMBERED),
-    (Mistake::TakenIsNotAsked, all_missed, NUMBERED),
-    (Mistake::NoStepBack, all_missed, COUNTED),
-    (Mistake::WithdrawsClaimed, all_missed, ONE_RUN),
-    (Mistake::RowStays, all_missed, NEVER_LOST),
-    (Mistake::NoLock, all_missed, NEWEST),
-    (Mistake::PauseLeavesRuns, all_missed, PAUSED),
-    (Mistake::CountsAreForgotten, none_missed, COUNTED),
-    (Mistake::BusyIsNotAsked, skipping, IN_TURN),
-];
-
-/// The schedule of a search, and the number of its states.
-struct Scope {
-    name: &'static str,
-    specification: Specification,
-    state_count: usize,
-}
-
-fn scope(name: &'static str, missed: MissedPolicy, run_overlap: RunOverlap) -> Scope {
-    let period = Duration::from_secs(PERIOD.unsigned_abs());
-    let recurrence = Recurrence::every(period, Duration::ZERO).unwrap();
-    let end = at(PERIOD * INSTANTS as i64 + 1);
-    let timing = Timing::new(recurrence, None, Some(end), BTreeSet::new()).unwrap();
-    let specification = Specification {
-        timing,
-        runs_max: None,
-        missed: MissedRuns::new(missed, None, None).unwrap(),
-        run_overlap,
-        spread: Duration::ZERO,
-        is_paused: false,
-        note: None,
-    };
-    Scope { name, specification, state_count: 0 }
-}
-
-fn all_missed() -> Scope {
-    Scope { state_count: 124_263, ..scope("all missed", MissedPolicy::All, RunOverlap::Allow) }
-}
-
-fn last_missed() -> Scope {
-    Scope { state_count: 179_058, ..scope("last missed", MissedPolicy::Last, RunOverlap::Allow) }
-}
-
-fn none_missed() -> Scope {
-    Scope { state_count: 304_080, ..scope("none missed", MissedPolicy::None, RunOverlap::Allow) }
-}
-
-fn skipping() -> Scope {
-    Scope { state_count: 277_840, ..scope("skipping", MissedPolicy::Last, RunOverlap::Skip) }
-}
-
 fn at(second: i64) -> Timestamp {
     Timestamp::from_millis((BASE + second) * 1000)
 }
@@ -137,11 +55,14 @@ fn instant(place: usize) -> Timestamp {
 enum Run {
     Unclaimed {
         revision: u8,
+        /// How often it has become another row.
+        row: u8,
     },
     /// Deleted by the open transaction of a change. The revision 0 is that of a claimed run, for a
     /// mistake.
     Withdrawn {
         revision: u8,
+        row: u8,
     },
     Claimed,
     Finished,
@@ -182,15 +103,21 @@ enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Phase {
     Idle,
-    /// Has seen these runs unclaimed.
+    /// Has seen these rows of unclaimed runs.
     Looked {
         kind: Kind,
-        seen: [bool; INSTANTS],
+        seen: Seen,
     },
     Deleted {
         kind: Kind,
     },
+    /// Has seen no unclaimed run any more.
+    Done {
+        kind: Kind,
+    },
 }
+
+type Seen = [Option<u8>; INSTANTS];
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct State {
@@ -207,6 +134,7 @@ struct State {
     to_store: Option<Planned>,
     phase: Phase,
     is_overlapping: bool,
+    moves: u8,
     changes: u8,
     faults: u8,
 }
@@ -219,14 +147,16 @@ enum Action {
     StoreRuns,
     Claim(usize),
     Finish(usize),
+    Move(usize),
     Begin(Kind),
     Delete,
+    LookAgain,
     Commit,
     Abort,
     Die(usize),
 }
 
-const KINDS: [&str; 10] = [
+const KINDS: [&str; 12] = [
     "tick",
     "look",
     "make",
@@ -237,6 +167,8 @@ const KINDS: [&str; 10] = [
     "commit a change",
     "abort a change",
     "die",
+    "move",
+    "look again",
 ];
 
 struct Scheduled {
@@ -304,21 +236,34 @@ impl Scheduled {
         let revision = if self.is(Mistake::NoRevision) { plan.revision } else { state.revision };
         for (place, missed) in state.places.iter_mut().zip(plan.runs) {
             if let (None, Some(missed)) = (place.run, missed) {
-                (place.run, place.missed) = (Some(Run::Unclaimed { revision }), missed);
+                (place.run, place.missed) = (Some(Run::Unclaimed { revision, row: 0 }), missed);
             }
         }
     }
 
-    /// Takes the step of the statement that deletes the rows of unclaimed runs.
-    fn delete(&self, state: &mut State, kind: Kind, seen: [bool; INSTANTS]) {
+    /// Returns the rows of unclaimed runs that a change finds.
+    fn seen(&self, state: &State, kind: Kind) -> Seen {
         if kind == Kind::Pause && self.is(Mistake::PauseLeavesRuns) {
-            return;
+            return [None; INSTANTS];
         }
-        for (place, _) in state.places.iter_mut().zip(seen).filter(|(_, is_seen)| *is_seen) {
+        state.places.map(|place| match place.run {
+            Some(Run::Unclaimed { row, .. }) => {
+                (row == 0 || !self.is(Mistake::RowsAreNotFollowed)).then_some(row)
+            }
+            Some(Run::Claimed) if self.is(Mistake::WithdrawsClaimed) => Some(0),
+            _ => None,
+        })
+    }
+
+    /// Takes the step of the statement that deletes the rows of unclaimed runs.
+    fn delete(&self, state: &mut State, seen: Seen) {
+        for (place, seen) in state.places.iter_mut().zip(seen) {
             match place.run {
-                Some(Run::Unclaimed { revision }) => place.run = Some(Run::Withdrawn { revision }),
-                Some(Run::Claimed) if self.is(Mistake::WithdrawsClaimed) => {
-                    place.run = Some(Run::Withdrawn { revision: 0 });
+                Some(Run::Unclaimed { revision, row }) if seen == Some(row) => {
+                    place.run = Some(Run::Withdrawn { revision, row });
+                }
+                Some(Run::Claimed) if seen.is_some() && self.is(Mistake::WithdrawsClaimed) => {
+                    place.run = Some(Run::Withdrawn { revision: 0, row: 0 });
                 }
                 _ => {}
             }
@@ -369,6 +314,17 @@ impl Scheduled {
 }
 
 impl State {
+    /// Undoes what the open transaction of a change has deleted.
+    fn put_back(&mut self) {
+        for place in &mut self.places {
+            place.run = match place.run {
+                Some(Run::Withdrawn { revision: 0, .. }) => Some(Run::Claimed),
+                Some(Run::Withdrawn { revision, row }) => Some(Run::Unclaimed { revision, row }),
+                other => other,
+            };
+        }
+    }
+
     fn is_busy(&self) -> bool {
         let is_unfinished = |place: &Place| !matches!(place.run, None | Some(Run::Finished));
         self.places.iter().any(is_unfinished)
@@ -398,6 +354,7 @@ impl Model for Scheduled {
             to_store: None,
             phase: Phase::Idle,
             is_overlapping: false,
+            moves: 0,
             changes: 0,
             faults: 0,
         }
@@ -408,11 +365,11 @@ impl Model for Scheduled {
             actions.extend([Action::Look(node), Action::Make(node), Action::Die(node)]);
         }
         for place in 0..INSTANTS {
-            actions.extend([Action::Claim(place), Action::Finish(place)]);
+            actions.extend([Action::Claim(place), Action::Finish(place), Action::Move(place)]);
         }
         actions.extend([Kind::Put, Kind::Pause, Kind::Resume].map(Action::Begin));
         actions.extend([Action::Tick, Action::StoreRuns]);
-        actions.extend([Action::Delete, Action::Commit, Action::Abort]);
+        actions.extend([Action::Delete, Action::LookAgain, Action::Commit, Action::Abort]);
     }
 
     fn step(&self, state: &State, action: Action) -> Option<State> {
@@ -459,6 +416,16 @@ impl Model for Scheduled {
                 }
                 next.places[index].run = Some(Run::Finished);
             }
+            Action::Move(index) => {
+                let Some(Run::Unclaimed { row, .. }) = &mut next.places[index].run else {
+                    return None;
+                };
+                *row += 1;
+                next.moves += 1;
+                if next.moves > self.scope.moves_max {
+                    return None;
+                }
+            }
             Action::Begin(kind) => {
                 let is_wanted = match kind {
                     Kind::Put | Kind::Pause => !state.is_paused && state.changes < CHANGES_MAX,
@@ -468,33 +435,29 @@ impl Model for Scheduled {
                     return None;
                 }
                 next.changes += u8::from(kind != Kind::Resume);
-                let is_seen = |place: Place| match place.run {
-                    Some(Run::Unclaimed { .. }) => true,
-                    Some(Run::Claimed) => self.is(Mistake::WithdrawsClaimed),
-                    _ => false,
-                };
-                next.phase = Phase::Looked { kind, seen: state.places.map(is_seen) };
+                next.phase = Phase::Looked { kind, seen: self.seen(state, kind) };
             }
             Action::Delete => {
                 let Phase::Looked { kind, seen } = state.phase else { return None };
-                self.delete(&mut next, kind, seen);
+                self.delete(&mut next, seen);
                 next.phase = Phase::Deleted { kind };
             }
-            Action::Commit => {
+            Action::LookAgain => {
                 let Phase::Deleted { kind } = state.phase else { return None };
+                let seen = self.seen(state, kind);
+                let is_done = seen.iter().all(Option::is_none) || self.is(Mistake::LooksOnce);
+                next.phase =
+                    if is_done { Phase::Done { kind } } else { Phase::Looked { kind, seen } };
+            }
+            Action::Commit => {
+                let Phase::Done { kind } = state.phase else { return None };
                 self.commit(&mut next, kind);
             }
             Action::Abort => {
                 if !state.is_locked() {
                     return None;
                 }
-                for place in &mut next.places {
-                    place.run = match place.run {
-                        Some(Run::Withdrawn { revision: 0 }) => Some(Run::Claimed),
-                        Some(Run::Withdrawn { revision }) => Some(Run::Unclaimed { revision }),
-                        other => other,
-                    };
-                }
+                next.put_back();
                 next.phase = Phase::Idle;
             }
             Action::Die(node) => {
@@ -522,6 +485,8 @@ impl Model for Scheduled {
             Action::Commit => 7,
             Action::Abort => 8,
             Action::Die(_) => 9,
+            Action::Move(_) => 10,
+            Action::LookAgain => 11,
         }]
     }
 
@@ -540,7 +505,7 @@ impl Model for Scheduled {
             return None;
         }
         let unclaimed = |place: &Place| match place.run {
-            Some(Run::Unclaimed { revision }) => Some(revision),
+            Some(Run::Unclaimed { revision, .. }) => Some(revision),
             _ => None,
         };
         let mut revisions = state.places.iter().filter_map(unclaimed);
@@ -583,7 +548,7 @@ impl Model for Scheduled {
 #[test]
 fn each_instant_of_a_schedule_has_one_run_or_is_counted() {
     let mut searches = ScopeSearches::begin();
-    for scope in [all_missed(), last_missed(), none_missed(), skipping()] {
+    for scope in scopes::all() {
         let expected = (scope.name, scope.state_count);
         searches.search(&Scheduled { scope, mistake: None }, expected);
     }

@@ -1,9 +1,9 @@
 //! Changes of schedules: create or replace, pause and resume, delete.
 //!
 //! One transaction locks the row of the schedule throughout, so that no run is made meanwhile. The
-//! transaction withdraws the unclaimed runs, first in `task_far`, then in `task`, as a cancel does.
-//! `next_run_at` goes back to the earliest withdrawn run. Claimed runs stay, and a changed timing
-//! begins after the last claimed one.
+//! transaction withdraws the unclaimed runs (see [`withdraw`](mod@super::withdraw)). `next_run_at`
+//! goes back to the earliest withdrawn run. Claimed runs stay, and a changed timing begins after
+//! the last claimed one.
 //!
 //! ```text
 //! lock the schedule ──▶ withdraw its runs ──▶ write the schedule, revision + 1 ──▶ commit
@@ -11,20 +11,19 @@
 //! ```
 
 use az::SaturatingAs as _;
-use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
-use uuid::Uuid;
 
 use super::Schedules;
 use super::read::{AHEAD, NOW};
-use super::row::{SPECIFICATION, bind, schedule_of, time_of};
-use crate::domain::schedule::change::{CLAIMED_AHEAD_MAX, Change, Instants, Reached, Withdrawn};
+use super::row::{SPECIFICATION, bind, schedule_of};
+use super::withdraw::{RunsOf, Withdrawal, withdraw};
+use crate::domain::schedule::change::{CLAIMED_AHEAD_MAX, Change, Instants, Reached};
 use crate::domain::schedule::zone;
 use crate::domain::schedule::{RevisionCondition, Schedule, ScheduleChange, StoredSchedule};
-use crate::domain::{PrincipalId, ScheduleName, Shard, TaskId, Timestamp, TopicName};
+use crate::domain::{PrincipalId, ScheduleName, Shard, Timestamp, TopicName};
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::PostgresError;
-use crate::postgres::tasks::cancel::{CancelRow, FAR, GROUP_MAX, NEAR, delete_rows};
 use crate::postgres::tasks::sealed::{columns_of, refused};
 use crate::sealing::{Columns, KeySet, OwnedColumns, RecordOwner};
 
@@ -57,38 +56,6 @@ select *, {AHEAD}, {NOW} from schedule where topic = $1 and name = $2 for update
 
 const TIME: &str = "-- the time for a schedule
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint";
-
-/// Asks only about runs that are not older than every task that waits: a schedule of seconds has
-/// some 800,000 runs.
-const UNCLAIMED: &str = "-- runs of a schedule that are not claimed
-with oldest as materialized (
-  select least((select id from task where shard = $2 order by id limit 1),
-    (select id from task_far order by id limit 1)) as id
-), recent as materialized (
-  select r.instant, r.first_id from schedule_run r
-  where r.schedule_id = $1 and ($3 or not r.is_backfill)
-    and r.first_id >= (select id from oldest)
-)
-select r.instant, r.first_id from recent r
-where exists (select from task_far t where t.id = r.first_id)
-  or exists (select from task t where t.shard = $2 and t.id = r.first_id)
-order by r.instant";
-
-const FORGET_RUNS: &str = "-- forget withdrawn runs of a schedule
-delete from schedule_run where schedule_id = $1 and first_id = any($2)
-returning instant, coalesce(missed, 0) as missed";
-
-/// Frees the names of withdrawn runs for the runs that are made in their place. The statement skips
-/// an entry that another transaction has locked: this other transaction gives the name to a new
-/// task.
-const FREE_NAMES: &str = "-- free the names of withdrawn runs
-with e as (
-  select n.topic, n.name from task_name n
-  join unnest($2::text[], $3::uuid[]) as w (name, id) on n.name = w.name and n.id = w.id
-  where n.topic = $1
-  for update of n skip locked
-)
-delete from task_name n using e where n.topic = e.topic and n.name = e.name";
 
 const LAST_RUN: &str = "-- the last claimed run of a schedule
 select max(instant) from schedule_run
@@ -162,6 +129,15 @@ pub(super) struct Locked {
     pub(super) now: Timestamp,
 }
 
+/// How a schedule is changed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// The caller who withdraws the runs.
+    pub(super) by: Option<PrincipalId>,
+    pub(super) instants: Instants,
+    pub(super) runs_of: RunsOf,
+}
+
 pub(super) async fn lock(
     open: &mut PgConnection,
     topic: &TopicName,
@@ -193,7 +169,7 @@ async fn put(
             ScheduleChange::Unchanged(locked.stored)
         }
         Some(locked) => {
-            let terms = (new.by, locked.instants(schedule));
+            let terms = locked.terms(new.by, schedule);
             match change(&mut transaction, &locked, new, terms, keys).await? {
                 Some(stored) => ScheduleChange::Changed(stored),
                 None => ScheduleChange::NoRun,
@@ -242,17 +218,17 @@ returning *, null::bigint[] as ahead",
     })
 }
 
-/// Withdraws the runs of a locked schedule in the name of `by`, and replaces the schedule by `new`.
-/// Returns `None` when `new` must have a run after now, and would have none.
+/// Withdraws runs of a locked schedule, and replaces the schedule by `new`. Returns `None` when
+/// `new` must have a run after now, and would have none.
 pub(super) async fn change(
     open: &mut PgConnection,
     locked: &Locked,
     new: NewSchedule<'_>,
-    (by, instants): (Option<PrincipalId>, Instants),
+    Terms { by, instants, runs_of }: Terms,
     keys: &KeySet,
 ) -> Result<Option<StoredSchedule>, sqlx::Error> {
     let stored = &locked.stored;
-    let withdrawn = withdraw(open, locked, by, RunsOf::Schedule).await?;
+    let withdrawn = withdraw(open, locked.withdrawal(by, runs_of)).await?;
     reach(Failpoint::RunsWithdrawn);
     let claimed_to = locked.now.plus(CLAIMED_AHEAD_MAX).as_millis();
     let last = sqlx::query_scalar(LAST_RUN).bind(stored.id.0).bind(claimed_to);
@@ -346,7 +322,7 @@ async fn set_paused(
     let mut schedule = locked.stored.schedule.clone();
     schedule.specification.is_paused = is_paused;
     let new = locked.with(&schedule);
-    let terms = (named.by, locked.instants(&schedule));
+    let terms = locked.terms(named.by, &schedule);
     let changed = change(&mut transaction, &locked, new, terms, keys).await?;
     let Some(stored) = changed else { return Err(sqlx::Error::RowNotFound) };
     transaction.commit().await?;
@@ -354,6 +330,15 @@ async fn set_paused(
 }
 
 impl Locked {
+    fn withdrawal(&self, by: Option<PrincipalId>, runs_of: RunsOf) -> Withdrawal<'_> {
+        Withdrawal { schedule: &self.stored, shard: self.shard, runs_of, by }
+    }
+
+    /// Returns the terms of a change by a caller.
+    fn terms(&self, by: Option<PrincipalId>, new: &Schedule) -> Terms {
+        Terms { by, instants: self.instants(new), runs_of: RunsOf::Schedule }
+    }
+
     /// Returns what becomes of the instants when `new` takes the place of the schedule. The change
     /// stores the rules of zones that this program has, so instants of older rules end with it.
     fn instants(&self, new: &Schedule) -> Instants {
@@ -394,7 +379,7 @@ async fn delete(
         transaction.rollback().await?;
         return Ok(ScheduleChange::Unmet(Some(current)));
     }
-    withdraw(&mut transaction, &locked, named.by, RunsOf::All).await?;
+    withdraw(&mut transaction, locked.withdrawal(named.by, RunsOf::All)).await?;
     reach(Failpoint::RunsWithdrawn);
     let deleted = sqlx::query(AssertSqlSafe(delete_text())).bind(locked.stored.id.0);
     let deleted = deleted.execute(&mut *transaction).await?;
@@ -403,84 +388,4 @@ async fn delete(
     }
     transaction.commit().await?;
     Ok(ScheduleChange::Changed(locked.stored))
-}
-
-/// A run that was not claimed a moment ago.
-struct Unclaimed {
-    at: Timestamp,
-    id: TaskId,
-}
-
-/// The runs that are withdrawn.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum RunsOf {
-    /// Those that the schedule makes by itself.
-    Schedule,
-    /// Those of backfills, too.
-    All,
-}
-
-/// Withdraws the runs of a schedule that are not claimed.
-async fn withdraw(
-    open: &mut PgConnection,
-    locked: &Locked,
-    by: Option<PrincipalId>,
-    runs_of: RunsOf,
-) -> Result<Withdrawn, sqlx::Error> {
-    let schedule = &locked.stored;
-    let query = sqlx::query(UNCLAIMED).bind(schedule.id.0).bind(locked.shard);
-    let found = query.bind(runs_of == RunsOf::All);
-    let found: Vec<PgRow> = found.fetch_all(&mut *open).await?;
-    let runs = found.iter().map(unclaimed_of).collect::<Result<Vec<_>, _>>()?;
-    let mut withdrawn = Withdrawn::default();
-    for runs in runs.chunks(GROUP_MAX) {
-        let gone = delete_unclaimed(open, runs, by).await?;
-        let gone: Vec<&Unclaimed> = runs.iter().filter(|run| gone.contains(&run.id)).collect();
-        let ids: Vec<Uuid> = gone.iter().map(|run| run.id.uuid()).collect();
-        let forgotten =
-            sqlx::query(FORGET_RUNS).bind(schedule.id.0).bind(&ids).fetch_all(&mut *open).await?;
-        if forgotten.len() != ids.len() {
-            return Err(sqlx::Error::RowNotFound);
-        }
-        let names: Vec<String> =
-            gone.iter().map(|run| format!("{}@{}", schedule.schedule.name, run.at)).collect();
-        sqlx::query(FREE_NAMES)
-            .bind(schedule.schedule.record.topic.as_str())
-            .bind(names)
-            .bind(&ids)
-            .execute(&mut *open)
-            .await?;
-        for row in &forgotten {
-            let at = time_of(row, "instant")?;
-            if withdrawn.earliest.is_none() || at < withdrawn.earliest {
-                let missed = row.try_get::<i64, _>("missed")?.saturating_as::<u64>();
-                (withdrawn.earliest, withdrawn.missed) = (at, missed);
-            }
-        }
-        withdrawn.count = withdrawn.count.saturating_add(forgotten.len().saturating_as::<u64>());
-    }
-    Ok(withdrawn)
-}
-
-fn unclaimed_of(row: &PgRow) -> Result<Unclaimed, sqlx::Error> {
-    let at = time_of(row, "instant")?.ok_or(sqlx::Error::RowNotFound)?;
-    Ok(Unclaimed { at, id: TaskId::from_uuid(row.try_get("first_id")?) })
-}
-
-/// Deletes the rows of runs, as a cancel does. Returns the tasks whose rows were still there.
-async fn delete_unclaimed(
-    open: &mut PgConnection,
-    runs: &[Unclaimed],
-    by: Option<PrincipalId>,
-) -> Result<Vec<TaskId>, sqlx::Error> {
-    let mut wanted: Vec<CancelRow> =
-        runs.iter().map(|run| CancelRow { row: run.id, first: run.id, by }).collect();
-    let mut gone = Vec::new();
-    for table in [FAR, NEAR] {
-        wanted.sort_unstable_by_key(table.order);
-        let deleted = delete_rows(open, &wanted, table.statement).await?;
-        gone.extend(deleted.into_iter().map(|view| view.id));
-        wanted.retain(|row| !gone.contains(&row.first));
-    }
-    Ok(gone)
 }

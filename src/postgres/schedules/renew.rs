@@ -11,10 +11,11 @@ use az::SaturatingAs as _;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
-use super::change::{change, lock};
+use super::change::{Terms, change, lock};
 use super::make::RunMaker;
 use super::read::{AHEAD, NOW, without_payload};
 use super::row::listed_schedule_of;
+use super::withdraw::RunsOf;
 use crate::clock;
 use crate::domain::Timestamp;
 use crate::domain::schedule::StoredSchedule;
@@ -142,7 +143,8 @@ async fn renew_one(
     };
     let schedule = locked.stored.schedule.clone();
     let new = locked.with(&schedule);
-    let renewed = change(&mut transaction, &locked, new, (None, Instants::Renewed), keys).await?;
+    let terms = Terms { by: None, instants: Instants::Renewed, runs_of: RunsOf::FirstRows };
+    let renewed = change(&mut transaction, &locked, new, terms, keys).await?;
     transaction.commit().await?;
     Ok(renewed)
 }

@@ -1,10 +1,15 @@
-//! Changes of schedules with runs that are far away, many, or of older rules.
+//! Changes of schedules with runs that are far away, many, moved, held, or of older rules.
 
+use std::time::Duration;
+
+use punctual::domain::{IdRange, Timestamp};
+use punctual::postgres::PostgresSettings;
+use punctual::postgres::topics::held::HeldTasks;
 use reqwest::Method;
 use serde_json::json;
 
 use super::{DEADLINE, one_pending, pending, put};
-use crate::support::{Cluster, eventually, now_ms};
+use crate::support::{Cluster, eventually, eventually_some, now_ms};
 
 const RUNS: &str = "select count(*) from schedule_run";
 
@@ -70,4 +75,104 @@ async fn a_change_moves_the_runs_of_older_rules() {
         "{changed}"
     );
     assert_ne!(changed["tzdata"], "1999a");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_withdraws_runs_that_a_caller_has_moved() {
+    let cluster = Cluster::start("schedule-moved-run").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let (api, path) = (node.api(), format!("/v1/schedules/{topic}/report"));
+    let body = |payload: u8| json!({ "cron": "0 0 1 1 *", "time_zone": "UTC", "payload": payload });
+    let move_away = async |id: &str| {
+        let due_at = json!({ "due_at": now_ms() + 1_000 * 86_400_000 }).to_string();
+        let body = Some(("application/json", due_at.into_bytes()));
+        let moved = api.send(Method::PATCH, &format!("/v1/tasks/{id}"), body).await;
+        assert_eq!(moved.status, 200, "{}", moved.text);
+        let followed = cluster.count("select count(*) from task_follow").await;
+        assert_eq!(followed, 1, "the run is another row");
+    };
+    put(api, &path, &body(1)).await;
+    let first = one_pending(&cluster).await;
+    move_away(&first.1).await;
+    put(api, &path, &body(2)).await;
+    let renewed = eventually_some("the run is made anew", DEADLINE, async || {
+        pending(&cluster).await.into_iter().find(|run| run.1 != first.1)
+    })
+    .await;
+    assert_eq!((pending(&cluster).await.len(), &renewed.0), (1, &first.0));
+    assert_eq!(api.look(&format!("/v1/tasks/{}", first.1)).await.json()["state"], "cancelled");
+    assert_eq!(api.look(&format!("/v1/tasks/{}", renewed.1)).await.json()["payload"], 2);
+
+    move_away(&renewed.1).await;
+    assert_eq!(api.post(&format!("{path}/pause"), "").await.status, 200);
+    assert_eq!(pending(&cluster).await, []);
+    assert_eq!(api.post(&format!("{path}/resume"), "").await.status, 200);
+    let resumed = one_pending(&cluster).await;
+    assert_eq!(resumed.0, first.0);
+
+    move_away(&resumed.1).await;
+    assert_eq!(api.send(Method::DELETE, &path, None).await.status, 200);
+    assert_eq!(pending(&cluster).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_schedule_leaves_no_run_that_a_paused_topic_holds() {
+    let cluster = Cluster::start("schedule-held-runs").await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let node = cluster.node().await;
+    let (api, path) = (node.api(), format!("/v1/schedules/{topic}/report"));
+    let topic_path = format!("/v1/topics/{topic}");
+    assert_eq!(api.post(&format!("{topic_path}/pause"), "").await.status, 200);
+    put(api, &path, &json!({ "every": "1s", "payload": 1 })).await;
+    let settings = PostgresSettings::new(&cluster.database.url).unwrap();
+    let mut held = HeldTasks::new(&settings);
+    eventually("overdue runs are held", DEADLINE, async || {
+        let now = Timestamp::from_millis(now_ms());
+        let overdue = IdRange::of_times(now.minus(Duration::from_secs(3600)), now);
+        held.hold(overdue).await.unwrap();
+        cluster.count("select count(*) from task_far").await >= 3
+    })
+    .await;
+    assert_eq!(api.send(Method::DELETE, &path, None).await.status, 200);
+    assert_eq!(pending(&cluster).await, []);
+    assert_eq!(api.post(&format!("{topic_path}/resume"), "").await.status, 200);
+    let last = api.submit(&json!({ "topic": topic, "delay": 0, "payload": 2 })).await;
+    let records = consumer.wait_count(1, DEADLINE).await;
+    assert_eq!(records.iter().map(|record| record.task_id()).collect::<Vec<_>>(), [last.id]);
+}
+
+/// A day of a schedule of seconds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schedule_with_many_unclaimed_runs_is_paused() {
+    let cluster = Cluster::start("schedule-unclaimed-runs").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let (api, path) = (node.api(), format!("/v1/schedules/{topic}/report"));
+    put(api, &path, &json!({ "cron": "0 0 1 1 *", "time_zone": "UTC", "payload": 1 })).await;
+    one_pending(&cluster).await;
+    let many = "with base as (
+        select r.*, s.topic, s.shard, s.name as schedule from schedule_run r
+        join schedule s on s.id = r.schedule_id limit 1
+      ), one as materialized (
+        select b.*, b.instant - 1000 * n as at, to_char(to_timestamp((b.instant - 1000 * n) / 1000)
+            at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"') as text,
+          punctual_due_again(b.first_id, b.instant - 1000 * n) as id
+        from base b cross join generate_series(1, 86400) n
+      ), run as (
+        insert into schedule_run (schedule_id, instant, first_id)
+        select schedule_id, at, id from one
+      ), name as (
+        insert into task_name (topic, name, id, row_id, expires_at)
+        select topic, schedule || '@' || text, id, id, punctual_time(id) + interval '1 day' from one
+      )
+      insert into task_far (shard, id, topic, payload, name)
+      select shard, id, topic, '1', schedule || '@' || text from one";
+    sqlx::query(many).execute(&cluster.sql).await.unwrap();
+    let paused = api.post(&format!("{path}/pause"), "").await;
+    assert_eq!(paused.status, 200, "{}", paused.text);
+    assert_eq!(pending(&cluster).await, []);
+    assert_eq!(cluster.count(RUNS).await, 0);
+    assert_eq!(cluster.count("select count(*) from task_name").await, 0);
 }

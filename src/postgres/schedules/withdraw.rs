@@ -1,0 +1,191 @@
+//! Withdraws the unclaimed runs of a schedule, in the transaction that holds the row of the
+//! schedule.
+//!
+//! A run waits as its first row, or as another one: while its topic is paused, after a claim that
+//! has deferred it, and after a move by a caller. Rows change while the transaction runs. So it
+//! looks again, until it finds no run.
+//!
+//! ```text
+//! find unclaimed runs, and the rows that they are ──▶ none                           done
+//!   └─ delete the rows in task_far, then in task, and free their names ──▶ find again
+//! ```
+
+use std::collections::HashSet;
+
+use az::SaturatingAs as _;
+use sqlx::Row as _;
+use sqlx::postgres::{PgConnection, PgRow};
+use uuid::Uuid;
+
+use super::row::time_of;
+use crate::domain::schedule::StoredSchedule;
+use crate::domain::schedule::change::Withdrawn;
+use crate::domain::{PrincipalId, TaskId, Timestamp};
+use crate::postgres::tasks::cancel::{CancelRow, FAR, GROUP_MAX, NEAR, delete_rows};
+
+/// The runs that are withdrawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RunsOf {
+    /// Those that the schedule makes by itself, while each is its first row. Others have overdue
+    /// instants, or a caller has moved them.
+    FirstRows,
+    /// Those that the schedule makes by itself.
+    Schedule,
+    /// Those of backfills, too.
+    All,
+}
+
+/// The runs to withdraw of a schedule whose row is locked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Withdrawal<'a> {
+    pub(super) schedule: &'a StoredSchedule,
+    pub(super) shard: i16,
+    pub(super) runs_of: RunsOf,
+    /// The caller who withdraws them.
+    pub(super) by: Option<PrincipalId>,
+}
+
+/// Asks only about runs that are not older than every task that waits: a schedule of seconds has
+/// some 800,000 runs.
+const UNCLAIMED: &str = "-- runs of a schedule that are not claimed
+with oldest as materialized (
+  select least((select id from task where shard = $2 order by id limit 1),
+    (select id from task_far order by id limit 1)) as id
+), recent as materialized (
+  select r.instant, r.first_id, r.first_id as row_id from schedule_run r
+  where r.schedule_id = $1 and ($3 or not r.is_backfill)
+    and r.first_id >= (select id from oldest)
+), ends as materialized (
+  select (select first_id from task_follow order by first_id limit 1) as first,
+    (select first_id from task_follow order by first_id desc limit 1) as last
+), followed as materialized (
+  select r.instant, r.first_id from schedule_run r
+  where $4 and r.schedule_id = $1 and ($3 or not r.is_backfill)
+    and r.first_id >= (select first from ends) and r.first_id <= (select last from ends)
+), waiting as (
+  select * from recent
+  union all
+  select r.instant, r.first_id, f.row_id
+  from followed r join task_follow f on f.first_id = r.first_id
+  where not f.maybe_sent and f.row_id <> f.first_id
+)
+select w.instant, w.first_id, w.row_id from waiting w
+where exists (select from task_far t where t.id = w.row_id)
+  or exists (select from task t where t.shard = $2 and t.id = w.row_id)
+order by w.instant";
+
+const FORGET: &str = "-- forget withdrawn runs of a schedule
+delete from schedule_run where schedule_id = $1 and first_id = any($2)
+returning instant, coalesce(missed, 0) as missed";
+
+/// Frees the names of withdrawn runs for the runs that are made in their place. The statement skips
+/// an entry that another transaction has locked: this other transaction gives the name to a new
+/// task.
+const FREE_NAMES: &str = "-- free the names of withdrawn runs
+with e as (
+  select n.topic, n.name from task_name n
+  join unnest($2::text[], $3::uuid[]) as w (name, id) on n.name = w.name and n.id = w.id
+  where n.topic = $1
+  for update of n skip locked
+)
+delete from task_name n using e where n.topic = e.topic and n.name = e.name";
+
+/// A run that was not claimed a moment ago.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Unclaimed {
+    at: Timestamp,
+    id: TaskId,
+    row: TaskId,
+}
+
+/// Withdraws the runs that are not claimed.
+pub(super) async fn withdraw(
+    open: &mut PgConnection,
+    withdrawal: Withdrawal<'_>,
+) -> Result<Withdrawn, sqlx::Error> {
+    let mut withdrawn = Withdrawn::default();
+    let mut before = Vec::new();
+    loop {
+        let runs = find(open, withdrawal).await?;
+        if runs.is_empty() {
+            return Ok(withdrawn);
+        }
+        if runs == before {
+            // These rows are there, and are not to be deleted.
+            return Err(sqlx::Error::RowNotFound);
+        }
+        for runs in runs.chunks(GROUP_MAX) {
+            withdraw_group(open, withdrawal, runs, &mut withdrawn).await?;
+        }
+        before = runs;
+    }
+}
+
+async fn find(
+    open: &mut PgConnection,
+    Withdrawal { schedule, shard, runs_of, .. }: Withdrawal<'_>,
+) -> Result<Vec<Unclaimed>, sqlx::Error> {
+    let query = sqlx::query(UNCLAIMED).bind(schedule.id.0).bind(shard);
+    let query = query.bind(runs_of == RunsOf::All).bind(runs_of != RunsOf::FirstRows);
+    query.fetch_all(open).await?.iter().map(unclaimed_of).collect()
+}
+
+fn unclaimed_of(row: &PgRow) -> Result<Unclaimed, sqlx::Error> {
+    Ok(Unclaimed {
+        at: time_of(row, "instant")?.ok_or(sqlx::Error::RowNotFound)?,
+        id: TaskId::from_uuid(row.try_get("first_id")?),
+        row: TaskId::from_uuid(row.try_get("row_id")?),
+    })
+}
+
+/// Withdraws those of the runs that are still unclaimed.
+async fn withdraw_group(
+    open: &mut PgConnection,
+    Withdrawal { schedule, by, .. }: Withdrawal<'_>,
+    runs: &[Unclaimed],
+    withdrawn: &mut Withdrawn,
+) -> Result<(), sqlx::Error> {
+    let gone = delete(open, runs, by).await?;
+    let gone: Vec<&Unclaimed> = runs.iter().filter(|run| gone.contains(&run.id)).collect();
+    let ids: Vec<Uuid> = gone.iter().map(|run| run.id.uuid()).collect();
+    let forgotten =
+        sqlx::query(FORGET).bind(schedule.id.0).bind(&ids).fetch_all(&mut *open).await?;
+    if forgotten.len() != ids.len() {
+        return Err(sqlx::Error::RowNotFound);
+    }
+    let names: Vec<String> =
+        gone.iter().map(|run| format!("{}@{}", schedule.schedule.name, run.at)).collect();
+    sqlx::query(FREE_NAMES)
+        .bind(schedule.schedule.record.topic.as_str())
+        .bind(names)
+        .bind(&ids)
+        .execute(&mut *open)
+        .await?;
+    for row in &forgotten {
+        let at = time_of(row, "instant")?;
+        if withdrawn.earliest.is_none() || at < withdrawn.earliest {
+            let missed = row.try_get::<i64, _>("missed")?.saturating_as::<u64>();
+            (withdrawn.earliest, withdrawn.missed) = (at, missed);
+        }
+    }
+    withdrawn.count = withdrawn.count.saturating_add(forgotten.len().saturating_as::<u64>());
+    Ok(())
+}
+
+/// Deletes the rows of runs, as a cancel does. Returns the tasks whose rows were still there.
+async fn delete(
+    open: &mut PgConnection,
+    runs: &[Unclaimed],
+    by: Option<PrincipalId>,
+) -> Result<HashSet<TaskId>, sqlx::Error> {
+    let mut wanted: Vec<CancelRow> =
+        runs.iter().map(|run| CancelRow { row: run.row, first: run.id, by }).collect();
+    let mut gone = HashSet::new();
+    for table in [FAR, NEAR] {
+        wanted.sort_unstable_by_key(table.order);
+        let deleted = delete_rows(open, &wanted, table.statement).await?;
+        gone.extend(deleted.into_iter().map(|view| view.id));
+        wanted.retain(|row| !gone.contains(&row.first));
+    }
+    Ok(gone)
+}
