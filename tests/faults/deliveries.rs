@@ -83,7 +83,9 @@ impl Case<'_> {
     }
 
     /// Returns true if an operation in this time, or before it, may have taken a partition from its
-    /// node, or kept the node from committing its offsets.
+    /// node, or kept the node from committing its offsets. A wall clock that is stepped back holds
+    /// up the waits of librdkafka by as much, and heartbeats of its consumers among them
+    /// (confluentinc/librdkafka#2145).
     fn is_disturbed(&self, from: i64, to: i64) -> bool {
         let is_near = |span: &&Span| span.begin <= to && span.end + EFFECT_MS >= from;
         let touches = |span: &Span| {
@@ -92,6 +94,7 @@ impl Case<'_> {
                 Kind::KillNode
                     | Kind::KillAtStore
                     | Kind::FreezeNode
+                    | Kind::ClockStep
                     | Kind::KafkaStop
                     | Kind::KafkaKill
                     | Kind::Cut(Server::Kafka)

@@ -72,14 +72,32 @@ pub async fn heard(
     if view.tracked.is_none() {
         return Ok(Some(Heard::NotTracked(Box::new(view))));
     }
-    let verdict = verdict.or_else(|| verdict_of_look(call.call, &view));
+    let shown = (view.state, view.tracked.as_ref().map_or(0, |tracked| tracked.attempt));
+    let verdict = match verdict {
+        Some(verdict) => Some(verdict_as_shown(verdict, call.call, shown)),
+        None => verdict_of_look(call.call, view.state),
+    };
     Ok(verdict.map(|verdict| Heard::Tracked(verdict, Box::new(view))))
+}
+
+/// Returns the verdict on a call that has changed nothing, beside the task in `state`. The task may
+/// have gone on since the call. Then the retry that it shows is not the one of the call's attempt.
+fn verdict_as_shown(verdict: Verdict, call: Call, (state, shown): (TaskState, u16)) -> Verdict {
+    match (verdict, call) {
+        (Verdict::RetryingAsBefore, Call::Fail { attempt, .. }) if shown > attempt => {
+            Verdict::AttemptSuperseded
+        }
+        (Verdict::RetryingAsBefore, _) if state != TaskState::Scheduled => {
+            verdict_of_look(call, state).unwrap_or(verdict)
+        }
+        _ => verdict,
+    }
 }
 
 /// Returns the verdict on a call about a task of which no attempt is with a consumer. `None` means
 /// that there is one after all: the task has moved meanwhile.
-fn verdict_of_look(call: Call, view: &TaskView) -> Option<Verdict> {
-    match (view.state, call) {
+fn verdict_of_look(call: Call, state: TaskState) -> Option<Verdict> {
+    match (state, call) {
         (TaskState::Scheduled, _) => Some(Verdict::NotPublishedYet),
         (TaskState::Finished, Call::Finish { .. }) => Some(Verdict::Finished),
         (TaskState::Finished, _) => Some(Verdict::AlreadyFinished),
@@ -133,5 +151,26 @@ pub fn terms(shared: &NodeShared) -> AnswerTerms {
         now: shared.clock.at_most().unwrap_or_else(|| shared.now()),
         leaves_end: shared.leaves.end().unwrap_or_default(),
         window: shared.cluster.window,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_fail_is_told_what_the_task_beside_it_shows() {
+        let call = Call::Fail { attempt: 1, is_final: false };
+        let told =
+            |state, attempt| verdict_as_shown(Verdict::RetryingAsBefore, call, (state, attempt));
+        assert_eq!(told(TaskState::Retrying, 1), Verdict::RetryingAsBefore);
+        assert_eq!(told(TaskState::Claimed, 1), Verdict::RetryingAsBefore);
+        for state in [TaskState::Awaiting, TaskState::Retrying, TaskState::Finished] {
+            assert_eq!(told(state, 2), Verdict::AttemptSuperseded);
+        }
+        assert_eq!(told(TaskState::Finished, 1), Verdict::AlreadyFinished);
+        assert_eq!(told(TaskState::Cancelled, 1), Verdict::Cancelled);
+        let other = verdict_as_shown(Verdict::AlreadyFailed, call, (TaskState::Awaiting, 2));
+        assert_eq!(other, Verdict::AlreadyFailed);
     }
 }
