@@ -12,7 +12,7 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// The limits that reject something, the service's own included. Each has a series from the start,
 /// so that a rate does not miss the first event.
-const LIMITS: [&str; 26] = [
+const LIMITS: [&str; 27] = [
     "requests_in_flight",
     "caller_requests",
     "caller_probes",
@@ -33,6 +33,7 @@ const LIMITS: [&str; 26] = [
     "submit_queue_share",
     "cancel_queue",
     "answer_queue",
+    "calls_of_task",
     "audit",
     "topic_look_ups",
     "topic_look_ups_share",

@@ -339,3 +339,55 @@ async fn many_outcomes_are_taken_at_once_each_with_its_result() {
     assert!(results[..48].iter().all(|result| result["verdict"] == "finished"), "{results:?}");
     assert_eq!(node.api().metric("punctual_tasks_finished_total").await, 48.0);
 }
+
+/// An answer that was lost is repeated as a whole, and each outcome of it is looked up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_outcomes_are_repeated_and_told_again() {
+    const COUNT: usize = 3_000;
+    let cluster = Cluster::start("outcomes-again").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let consumer = cluster.consumer(&topic);
+    let task = json!({ "topic": topic, "delay": 0, "payload": 1, "ttr": "1h" });
+    let tasks = vec![task; COUNT];
+    let ids: Vec<Uuid> = node.api().submit_all(&tasks).await.iter().map(|task| task.id).collect();
+    consumer.wait_count(COUNT, DEADLINE).await;
+    let finish = |id: &Uuid| json!({ "id": id.to_string(), "outcome": "finish" });
+    let outcomes: Vec<Value> = ids.iter().map(finish).collect();
+    let body = json!({ "outcomes": outcomes }).to_string();
+    for _time in 0..2 {
+        let answer = node.api().post("/v1/outcomes", body.clone()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        let results = answer.json()["results"].as_array().unwrap().clone();
+        assert_eq!(results.len(), COUNT);
+        assert!(results.iter().all(|result| result["verdict"] == "finished"), "{}", answer.text);
+    }
+    assert_eq!(node.api().metric("punctual_tasks_finished_total").await, COUNT as f64);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_calls_about_one_task_are_refused_and_keep_no_others_waiting() {
+    let cluster = Cluster::start("outcomes-of-one").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let consumer = cluster.consumer(&topic);
+    let task = json!({ "topic": topic, "delay": 0, "payload": 1, "ttr": "1h" });
+    let tasks = [task.clone(), task];
+    let ids: Vec<Uuid> = node.api().submit_all(&tasks).await.iter().map(|task| task.id).collect();
+    consumer.wait_count(2, DEADLINE).await;
+    let extend = json!({ "id": ids[0].to_string(), "outcome": "extend", "attempt": 1 });
+    let mut outcomes = vec![extend; 5_000];
+    outcomes.push(json!({ "id": ids[1].to_string(), "outcome": "finish" }));
+    let body = json!({ "outcomes": outcomes }).to_string();
+    let answer = node.api().post("/v1/outcomes", body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let results = answer.json()["results"].as_array().unwrap().clone();
+    assert_eq!(results[5_000]["verdict"], "finished", "{}", results[5_000]);
+    let count = |status: u64| results.iter().filter(|result| result["status"] == status).count();
+    let (done, refused) = (count(200), count(503));
+    assert_eq!((done + refused, done >= 17), (5_001, true), "{done} done");
+    assert!(refused > 4_000, "{refused} refused");
+    let limit = r#"punctual_api_rejected_total{limit="calls_of_task"}"#;
+    assert_eq!(node.api().metric(limit).await, 1.0);
+    assert_eq!(node.api().task(ids[0]).await.state, "awaiting");
+}

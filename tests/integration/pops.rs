@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::clock_steps::{node_with_that_clock, step, take_over_the_clock};
 use crate::support::kafka_way::KafkaWay;
-use crate::support::node::program;
+use crate::support::node::{binary, program};
 use crate::support::{Api, Cluster, eventually, eventually_some, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(90);
@@ -233,6 +233,31 @@ async fn the_processes_of_a_command_end_with_its_time_to_run() {
         std::fs::read(&process).is_ok_and(|words| words.is_empty()) || !Path::new(&process).exists()
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_command_that_extends_its_time_to_run_is_not_killed() {
+    let cluster = Cluster::start("pops").await;
+    let (topic, node) = (cluster.topic("orders").await, cluster.node().await);
+    let api = node.api();
+    let task = json!({ "topic": topic, "delay": 0, "payload": 1, "ttr": "5s",
+                       "retry": { "attempts_max": 1000 } });
+    let id = api.submit(&task).await.id;
+    let command = format!(
+        "'{}' extend --url {} --by 1m --attempt $PUNCTUAL_TASK_ATTEMPT \
+         $PUNCTUAL_TASK_ID && sleep 8",
+        binary().display(),
+        api.base()
+    );
+    let flags = ["pop", "--topic", &topic, "--group", "workers"];
+    let _worker = program(&[&flags[..], &["--url", api.base(), "--exec", &command]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    eventually("the task is finished", DEADLINE, async || api.task(id).await.state == "finished")
+        .await;
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 //! consumers, and many consumers beside claims and settles. A test plays the node: it claims,
 //! "publishes" and settles.
 
+mod extensions;
 mod moves;
 mod orders;
 

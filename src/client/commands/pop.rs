@@ -62,12 +62,17 @@ impl PoppedTask {
         }
     }
 
-    /// Returns the time that the consumer still has.
-    fn time_left(&self) -> Result<Duration, String> {
+    fn finish_by(&self) -> Result<Timestamp, String> {
         let at = Timestamp::of_rfc3339(&self.finish_by);
-        let at = at.ok_or_else(|| format!("finish_by is no time: {}", self.finish_by))?;
-        Ok(at.since(clock::wall()))
+        at.ok_or_else(|| format!("finish_by is no time: {}", self.finish_by))
     }
+}
+
+/// The members of a task that say whether its consumer has more time.
+#[derive(Deserialize)]
+struct LookedUp {
+    attempt: u16,
+    finish_by: Option<String>,
 }
 
 /// Takes tasks, and prints them or runs a command for each.
@@ -158,10 +163,27 @@ async fn answered(caller: &NodeCaller, command: &str, text: &str) -> Result<Node
     let refused = |reason: String| Ending::new(Exit::Refused, reason);
     let task: PoppedTask =
         serde_json::from_str(text).map_err(|error| refused(format!("no task: {error}")))?;
-    let left = task.time_left().map_err(refused)?;
-    let Ok(status) = tokio::time::timeout(left, execute(command, &task)).await else {
-        let text = format!("{}  killed after its time to run; it comes again", task.id);
-        return Err(refused(text));
+    let mut finish_by = task.finish_by().map_err(refused)?;
+    let mut left = finish_by.since(clock::wall());
+    let mut running = std::pin::pin!(execute(command, &task));
+    let status = loop {
+        let end = async {
+            clock::sleep(left).await;
+            extended(caller, &task).await
+        };
+        tokio::select! {
+            status = &mut running => break status,
+            later = end => match later {
+                Some(later) if later > finish_by => {
+                    left = later.since(finish_by);
+                    finish_by = later;
+                }
+                _ => {
+                    let text = format!("{}  killed after its time to run; it comes again", task.id);
+                    return Err(refused(text));
+                }
+            },
+        }
     };
     let (call, body) = match outcome(status) {
         None => ("finish", json!({ "attempt": task.attempt })),
@@ -173,6 +195,15 @@ async fn answered(caller: &NodeCaller, command: &str, text: &str) -> Result<Node
         Some(problem) => Err(problem.ending()),
         None => Ok(answer),
     }
+}
+
+/// Returns the end of the time to run, which the command may have extended. `None` when it is not
+/// known, or another attempt was made.
+async fn extended(caller: &NodeCaller, task: &PoppedTask) -> Option<Timestamp> {
+    let call = caller.get(&["v1", "tasks", &task.id], &[]).ok()?;
+    let looked_up: LookedUp = caller.ask(&call).await.ok()?.read().ok()?;
+    let finish_by = looked_up.finish_by.filter(|_time| looked_up.attempt == task.attempt)?;
+    Timestamp::of_rfc3339(&finish_by)
 }
 
 /// The processes of a command. They are killed when the command is not waited for any more.

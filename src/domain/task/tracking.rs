@@ -108,11 +108,15 @@ impl TrackedRow {
         attempt.saturating_sub(self.attempts_before).max(1)
     }
 
-    /// Returns how long after the deadline of an extended attempt the next row is due, when the
-    /// consumer stays silent. It is not random, so that the deadline can be computed from the due
-    /// time. `window` is how long before their due times rows are claimed.
-    pub fn wait_after_extension(&self, window: Duration) -> Duration {
-        let attempt = self.attempts_since_redrive(self.attempt);
+    /// Returns how long after the deadline of the extended attempt `attempt` the next row is due,
+    /// when the consumer stays silent. It is not random, so that the deadline can be computed from
+    /// the due time. `window` is how long before their due times rows are claimed. After the last
+    /// attempt there is nothing to back off from.
+    pub fn wait_after_extension(&self, attempt: u16, window: Duration) -> Duration {
+        if attempt >= self.attempts_max() {
+            return window;
+        }
+        let attempt = self.attempts_since_redrive(attempt);
         self.tracking.retry.wait_after_silence(attempt, 0).max(window)
     }
 
@@ -224,13 +228,7 @@ impl TrackedRow {
 
     /// Returns the reason why the task of a verdict row is dead.
     pub fn dead_reason(&self) -> String {
-        let (attempt, attempts_max) = (self.attempt, self.attempts_max());
-        match &self.reason {
-            Some(reason) => format!("attempt {attempt} of {attempts_max} failed: {reason}"),
-            None => {
-                format!("attempt {attempt} of {attempts_max} was not finished in its time to run")
-            }
-        }
+        dead_reason((self.attempt, self.attempts_max()), self.reason.as_deref())
     }
 
     /// Returns the dead topic of a verdict row, and nothing for any other row.
@@ -244,6 +242,15 @@ impl TrackedRow {
         let mut rest = Bytes(bytes.get(FIXED + sent + record..)?);
         let [length] = rest.array()?;
         std::str::from_utf8(rest.take(usize::from(length))?).ok().filter(|name| !name.is_empty())
+    }
+}
+
+/// Returns why a task is dead after the last attempt of several. `words` are those of the consumer
+/// who failed it.
+pub fn dead_reason((attempt, attempts_max): (u16, u16), words: Option<&str>) -> String {
+    match words {
+        Some(words) => format!("attempt {attempt} of {attempts_max} failed: {words}"),
+        None => format!("attempt {attempt} of {attempts_max} was not finished in its time to run"),
     }
 }
 
@@ -324,6 +331,19 @@ mod tests {
                     reason: reason.map(String::into_boxed_str),
                 }
             })
+    }
+
+    #[test]
+    fn the_last_attempt_has_no_back_off_after_its_extension() {
+        let (hour, window) = (Duration::from_secs(3_600), Duration::from_millis(200));
+        let retry = RetryPolicy::new(2, hour, hour, 1).unwrap();
+        let ttr = Ttr::new(Duration::from_secs(1)).unwrap();
+        let row = Tracking { ttr, retry, dead_topic: None }.first_row();
+        assert_eq!(row.wait_after_extension(1, window), hour);
+        assert_eq!(row.wait_after_extension(2, window), window);
+        let redriven = row.redriven(2);
+        assert_eq!(redriven.wait_after_extension(3, window), hour);
+        assert_eq!(redriven.wait_after_extension(4, window), window);
     }
 
     proptest! {

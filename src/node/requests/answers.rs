@@ -3,10 +3,11 @@
 
 pub mod steps;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, stream};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -35,8 +36,16 @@ const GROUP_SPAN_MAX: Duration = Duration::from_secs(3);
 /// Time between the beginnings of two groups. An answer after a pause does not wait, and answers at
 /// a steady rate share their transactions.
 const GATHER: Duration = Duration::from_millis(3);
+/// Maximum number of calls about one task that wait for each other. A group has one of them.
+const CALLS_OF_TASK_MAX: usize = 16;
+/// Maximum number of calls that the lane has, with those that it has held back.
+const RECEIVED_MAX: usize = 2 * GROUP_MAX;
 /// A group of this many calls does not wait for more.
 const GATHERED_ENOUGH: usize = 32;
+
+/// Maximum number of look-ups for the calls of a request. A call that changes nothing is answered
+/// by one.
+const LOOK_UPS_AT_ONCE: usize = 16;
 
 type Reply = Result<Option<Answered>, Unavailable>;
 
@@ -79,14 +88,11 @@ impl Answers {
         for ((target, call), id) in calls.into_iter().zip(ids) {
             waiting.push(self.begin(target, call, id, arrived_at).await);
         }
-        let mut results = Vec::with_capacity(waiting.len());
-        for begun in waiting {
-            results.push(match begun {
-                Begun::Done(result) => result,
-                Begun::Waits(waiting) => self.end(waiting).await,
-            });
-        }
-        results
+        let ending = waiting.into_iter().map(async |begun| match begun {
+            Begun::Done(result) => result,
+            Begun::Waits(waiting) => self.end(waiting).await,
+        });
+        stream::iter(ending).buffered(LOOK_UPS_AT_ONCE).collect().await
     }
 
     async fn begin(
@@ -188,6 +194,8 @@ impl AnswerLane {
         let mut next_from = clock::monotonic();
         loop {
             requests.append(&mut self.held_back);
+            // Calls that were held back keep no other waiting.
+            self.receive(&mut requests);
             if requests.is_empty() {
                 let count = tokio::select! {
                     biased;
@@ -204,10 +212,30 @@ impl AnswerLane {
             }
             self.gather(&mut requests, next_from).await;
             next_from = clock::monotonic().plus(GATHER);
-            let mut firsts = HashSet::with_capacity(requests.len());
-            self.held_back =
-                requests.extract_if(.., |request| !firsts.insert(request.call.first)).collect();
+            self.hold_back(&mut requests);
             self.commit(&mut requests).await;
+        }
+    }
+
+    /// Takes the calls that wait in the queue, without waiting for more.
+    fn receive(&mut self, requests: &mut Vec<AnswerRequest>) {
+        while requests.len() < RECEIVED_MAX {
+            let Ok(request) = self.receiver.try_recv() else { return };
+            requests.push(request);
+        }
+    }
+
+    /// Leaves a group of calls about different tasks. The others wait for the next group.
+    fn hold_back(&mut self, requests: &mut Vec<AnswerRequest>) {
+        let mut counts: HashMap<TaskId, usize> = HashMap::with_capacity(requests.len());
+        for request in std::mem::take(requests) {
+            let count = counts.entry(request.call.first).or_default();
+            *count = count.saturating_add(1);
+            match *count {
+                1 if requests.len() < GROUP_MAX => requests.push(request),
+                1..=CALLS_OF_TASK_MAX => self.held_back.push(request),
+                _ => reply(request, Err(Unavailable::Busy { limit: "calls_of_task" })),
+            }
         }
     }
 
@@ -218,10 +246,7 @@ impl AnswerLane {
             return;
         }
         clock::sleep(wait).await;
-        while requests.len() < GROUP_MAX {
-            let Ok(request) = self.receiver.try_recv() else { return };
-            requests.push(request);
-        }
+        self.receive(requests);
     }
 
     /// Takes the calls of a group, and answers them. A group that gave way to another transaction

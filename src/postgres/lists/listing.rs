@@ -535,7 +535,7 @@ fn in_its_state(mut view: TaskView, row: &PgRow, id: TaskId) -> Result<TaskView,
     if note.and_then(Note::of_code) == Some(Note::Failed) {
         let is_verdict = row.try_get::<Option<bool>, _>("is_verdict")?.unwrap_or(false);
         tracked.finish_by = None;
-        tracked.next_at = (!is_verdict).then(|| id.due_at());
+        tracked.next_at = (!is_verdict).then(|| id.due_at_unheld());
         view.state = if is_verdict { TaskState::Dead } else { TaskState::Retrying };
     } else {
         view.state = TaskState::Awaiting;

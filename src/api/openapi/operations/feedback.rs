@@ -42,10 +42,10 @@ const FINISH: &str = "The work is done: no further attempt is made. `finished` (
                       made meanwhile. A finish may be early (before the node knows that its record \
                       was published), late, and repeated.";
 const FAIL: &str = "The attempt has failed. `retrying` (200): the next attempt is due at \
-                    `retry_at` of the task. That is after the back-off of its retry policy, or \
-                    when the call says, and at least 1 s from now. `dead` (200): `final` was said, \
-                    or this was the last attempt. `noted` (200): it takes effect once the node \
-                    knows that the record was published. Repeating the call changes nothing.";
+                    `retry_at` of the task. That is when the call says, or after the back-off of \
+                    its retry policy, at least 1 s. `dead` (200): `final` was said, or this was \
+                    the last attempt. `noted` (200): it takes effect once the node knows that the \
+                    record was published. Repeating the call changes nothing.";
 const EXTEND: &str = "The work takes longer: the consumer has until now plus `by`, or plus the \
                       time to run of the task, at most 7 days after the record was published. \
                       `extended` (200), or `noted` (200): it takes effect once the node knows that \

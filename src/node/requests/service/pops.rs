@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use self::calls::{Key, PopMetrics, Readers, Waiter};
+use self::calls::{Key, PopMetrics, Readers, WAITERS_MAX, Waiter};
 use self::reader::{GroupReader, ReaderParts};
 use crate::access::permit::{Permit, Pop};
 use crate::clock::{self, ClusterClock};
@@ -27,8 +27,6 @@ use crate::telemetry::CountGuard;
 /// The most groups that a node reads at the same time, and callbacks besides. Each has a Kafka
 /// client with its threads.
 const GROUPS_MAX: usize = 64;
-/// The most calls of one group that wait at a node.
-const CALLS_MAX: usize = 10_000;
 
 /// Serves pops.
 #[derive(Debug)]
@@ -82,7 +80,7 @@ impl PopService {
         }
         let member = GroupMember::join(&self.kafka, &key.0, &key.1);
         let member = member.map_err(|error| Unavailable::ServerAway { reason: chain(&error) })?;
-        let (sender, calls) = mpsc::channel(CALLS_MAX);
+        let (sender, calls) = mpsc::channel(WAITERS_MAX);
         sender.try_send(waiter).map_err(|_full| Unavailable::Busy { limit: "pops_waiting" })?;
         all.insert(key.clone(), sender);
         let reader = GroupReader::new(

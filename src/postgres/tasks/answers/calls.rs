@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::domain::task::feedback::{Call, Verdict};
-use crate::domain::{PrincipalId, TaskId, TaskView, Timestamp, TrackedRow};
+use crate::domain::{PrincipalId, Sent, TaskId, TaskView, Timestamp, TrackedRow};
 
 /// The call of a consumer about one task.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,4 +53,12 @@ pub(super) struct FoundRow {
     pub(super) moved_to: Option<i64>,
     /// Key, payload and headers of a row that was taken.
     pub(super) record: [Option<Vec<u8>>; 3],
+}
+
+impl FoundRow {
+    /// Returns what is known of the record of the answered attempt. A row that is this same attempt
+    /// once more has the record of the attempt before.
+    pub(super) fn sent(&self, is_again: bool) -> Option<Sent> {
+        self.tracking.sent.filter(|_sent| !is_again)
+    }
 }

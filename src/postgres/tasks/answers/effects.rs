@@ -115,7 +115,9 @@ impl<'a> Effects<'a> {
         match effect {
             Effect::Nothing => self.nothing(call, verdict),
             Effect::End | Effect::Mark => self.finish(call, found, follow, (verdict, effect)),
-            Effect::Replace { note, row } => self.replace(call, found, (verdict, note), row),
+            Effect::Replace { note, row } => {
+                self.replace(call, found, follow.is_again, (verdict, note, row));
+            }
             Effect::Note { note, is_verdict } => {
                 self.note(call, found, follow.is_again, (verdict, note, is_verdict));
             }
@@ -154,7 +156,7 @@ impl<'a> Effects<'a> {
         self.finished.push(FinalLine { found, attempt, in_flight, by: call.principal });
         self.move_name(found, None);
         let now = self.times.terms.now;
-        let sent = found.tracking.sent.filter(|_sent| !is_claimed);
+        let sent = found.sent(follow.is_again).filter(|_sent| !is_claimed);
         let mut view = view_of(found, TaskState::Finished, attempt);
         if let Some(tracked) = view.tracked.as_mut() {
             // The name of the caller is known to the API.
@@ -175,13 +177,13 @@ impl<'a> Effects<'a> {
         &mut self,
         call: &AnswerCall,
         found: &'a FoundRow,
-        (verdict, note): (Verdict, Option<Note>),
-        row: AttemptRow,
+        is_again: bool,
+        (verdict, note, row): (Verdict, Option<Note>, AttemptRow),
     ) {
         let now = self.times.terms.now;
         let ttr = found.tracking.tracking.ttr.as_duration();
         let unknown = Sent { appended_at: now, finish_by: now.plus(ttr), record: None };
-        let sent = found.tracking.sent.unwrap_or(unknown);
+        let sent = found.sent(is_again).unwrap_or(unknown);
         let current = answered_attempt(call);
         let next = self.next(call, found, sent, row.is_verdict);
         let tracking = TrackedRow {
@@ -269,10 +271,9 @@ impl<'a> Effects<'a> {
                 let by = call.by.unwrap_or(tracking.tracking.ttr.as_duration());
                 let span = Ttr::extended(now.since(sent.appended_at), by);
                 let finish_by = sent.appended_at.plus(span).ceil_millis();
-                // The row has the number of the next attempt.
-                let row = TrackedRow { attempt: current, ..tracking.clone() };
-                let due_at = finish_by.plus(row.wait_after_extension(window));
-                (due_at, Sent { finish_by, ..sent }, None)
+                let due_at = finish_by.plus(tracking.wait_after_extension(current, window));
+                // An attempt that was extended for as long as it can be may have ended.
+                (due_at.max(now), Sent { finish_by, ..sent }, None)
             }
             Call::Finish { .. } | Call::Fail { .. } => {
                 let attempt = tracking.attempts_since_redrive(current);

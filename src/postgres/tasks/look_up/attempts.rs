@@ -8,6 +8,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
 use crate::domain::task::feedback::{Follow, Note};
+use crate::domain::task::tracking::dead_reason;
 use crate::domain::{
     AttemptEvent, AttemptLine, Finished, PrincipalName, Receipt, TaskId, TaskState, TaskView,
     Timestamp, TrackedRow, TrackedView,
@@ -101,10 +102,11 @@ pub(super) async fn complete(
             let is_failed = current.follow.note == Some(Note::Failed);
             if is_failed && current.follow.is_verdict {
                 view.state = TaskState::Dead;
-                view.reason = current.reason;
+                let limits = (tracked.attempt, tracked.attempts_max);
+                view.reason = current.reason.map(|reason| dead_reason(limits, Some(&reason)));
             } else if is_failed {
                 view.state = TaskState::Retrying;
-                tracked.next_at = Some(current.row.due_at());
+                tracked.next_at = Some(current.row.due_at_unheld());
             } else {
                 view.state = TaskState::Awaiting;
                 tracked.finish_by = finish_by;

@@ -69,7 +69,9 @@ impl Tracked {
         let appended_at = self.appended_at.unwrap_or(terms.now);
         let finish_by = match followed.follow.note {
             Some(Note::Extended) => {
-                next_id.due_at().minus(self.tracking.wait_after_extension(terms.window))
+                let attempt = self.tracking.attempt;
+                let wait = self.tracking.wait_after_extension(attempt, terms.window);
+                next_id.due_at().minus(wait)
             }
             _ => appended_at.plus(self.tracking.tracking.ttr.as_duration()),
         };

@@ -12,6 +12,10 @@ use crate::node::messages::Unavailable;
 use crate::node::messages::answers::Popped;
 use crate::telemetry::{Counter, Gauge, Registry};
 
+/// The most calls of one group that wait at a node for a record. As many again wait for the reader
+/// to take them.
+pub const WAITERS_MAX: usize = 5_000;
+
 /// A call that waits for tasks.
 #[derive(Debug)]
 pub struct Waiter {

@@ -8,7 +8,7 @@ use az::SaturatingAs as _;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::calls::{Key, PopMetrics, Readers, Waiter};
+use super::calls::{Key, PopMetrics, Readers, WAITERS_MAX, Waiter};
 use crate::clock::{self, ClusterClock};
 use crate::domain::task::headers;
 use crate::domain::task::intake_record::IntakeHeaders;
@@ -112,7 +112,7 @@ impl GroupReader {
                 break;
             }
             tokio::select! {
-                call = calls.recv() => match call {
+                call = calls.recv(), if self.waiters.len() < WAITERS_MAX => match call {
                     Some(waiter) => self.waiters.push_back(waiter),
                     None => break,
                 },
@@ -144,11 +144,16 @@ impl GroupReader {
 
     /// Keeps a record, and those that are ready behind it.
     async fn take(&mut self, first: Result<GroupRecord, GroupRefusal>) -> Result<(), GroupRefusal> {
-        let mut records = vec![first?];
+        let first = first?;
+        let mut bytes = self.ready_bytes.saturating_add(first.record.bytes());
+        let mut records = vec![first];
         while self.ready.len() + records.len() < READY_MAX
+            && bytes < READY_BYTES_MAX
             && let Some(record) = self.member.ready()
         {
-            records.push(record?);
+            let record = record?;
+            bytes = bytes.saturating_add(record.record.bytes());
+            records.push(record);
         }
         let looked_up = self.look_up(&records).await;
         for (record, found) in records.into_iter().zip(looked_up) {
