@@ -188,11 +188,14 @@ impl IdRange {
         Self::of_times(Timestamp::EPOCH.plus(PUT_OFF), Timestamp::MAX)
     }
 
+    /// Returns the next id, where the range behind `last` begins.
+    pub fn after(last: Uuid) -> Uuid {
+        Uuid::from_u128(last.as_u128().saturating_add(1))
+    }
+
     /// Returns the narrowest range holding all of `ids`, or `None` when there are none.
     pub fn spanning(ids: impl IntoIterator<Item = TaskId>) -> Option<Self> {
-        let each = ids
-            .into_iter()
-            .map(|id| Self { from: id.0, to: Uuid::from_u128(id.0.as_u128().saturating_add(1)) });
+        let each = ids.into_iter().map(|id| Self { from: id.0, to: Self::after(id.0) });
         each.reduce(|all, one| all.joined(one))
     }
 

@@ -49,7 +49,7 @@ const RECEIPT: &str = "punctual-receipt";
 /// The duration of one wait for reports. rdkafka spins through the last millisecond of each wait.
 /// Its own `ThreadedProducer`, which waits for 100 ms, thus takes 0.7 % of a core when it is idle.
 /// The end of a producer may take this long as well, so the wait is not much longer.
-const POLL: Duration = Duration::from_millis(400);
+const POLL: Duration = Duration::from_secs(1);
 const POLLING_THREAD: &str = "kafka-reports";
 
 /// An idempotent producer. Each record that [`Self::send`] took gets exactly one

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use punctual::domain::{IdRange, ShardCount, Timestamp};
+use punctual::postgres::PostgresSettings;
+use punctual::postgres::topics::held::HeldTasks;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -348,4 +351,29 @@ async fn tasks_take_the_policy_at_their_submit() {
     assert!(listed.contains(&topic) && listed.contains("paused since"), "{listed}");
     assert_eq!(run(&["resume", &topic]).await.0, Some(0));
     assert_eq!(run(&["show", &missing]).await.0, Some(4));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_held_task_that_cannot_be_released_stops_no_others() {
+    let cluster = Cluster::start("paused-stuck").await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let node = cluster.node().await;
+    pause(node.api(), &topic).await;
+    let tasks = vec![json!({ "topic": topic, "delay": 0, "payload": 1 }); 5];
+    node.api().submit_all(&tasks).await;
+    let settings = PostgresSettings::new(&cluster.database.url).unwrap();
+    let mut held = HeldTasks::new(&settings);
+    let now = Timestamp::from_millis(now_ms());
+    let overdue = IdRange::of_times(now.minus(Duration::from_secs(60)), now.plus(DEADLINE));
+    let mut count = 0;
+    for shard in ShardCount::DEFAULT.all() {
+        count += held.hold(shard, overdue).await.unwrap().task_count;
+    }
+    assert_eq!(count, 5);
+    let first = "delete from task_follow where row_id = (select min(id::text)::uuid from task_far)";
+    sqlx::query(first).execute(&cluster.sql).await.unwrap();
+    resume(node.api(), &topic).await;
+    consumer.wait_count(4, DEADLINE).await;
+    assert_eq!(cluster.count("select count(*) from task_far").await, 1);
 }

@@ -40,6 +40,13 @@ impl TopicPolicies {
         let is_paused = |topics: &HashMap<TopicName, StoredTopic>, topic: &TopicName| {
             topics.get(topic).is_some_and(|one| one.pause.is_some())
         };
+        // Also after a pause that began and ended between two looks.
+        let has_resumed = |before: &StoredTopic| {
+            let now = topics.get(&before.topic);
+            let was_paused =
+                before.pause.is_some() || now.is_some_and(|now| now.resumed_at > before.resumed_at);
+            was_paused && now.is_none_or(|now| now.pause.is_none())
+        };
         let pauses = topics.values().filter_map(|one| one.pause.as_ref());
         Seen {
             paused: topics
@@ -48,9 +55,9 @@ impl TopicPolicies {
                 .cloned()
                 .collect(),
             resumed: before
-                .keys()
-                .filter(|topic| is_paused(&before, topic) && !is_paused(&topics, topic))
-                .cloned()
+                .values()
+                .filter(|one| has_resumed(one))
+                .map(|one| one.topic.clone())
                 .collect(),
             paused_count: pauses.clone().count(),
             paused_since: pauses.map(|pause| pause.since).min(),
@@ -160,7 +167,12 @@ mod tests {
         let seen = policies.take_in(vec![topic("orders", None, Some(9))]);
         assert_eq!((seen.paused, seen.resumed), (vec![], vec![orders.clone()]));
         assert_eq!((seen.paused_count, seen.resumed_at), (0, Some(Timestamp::from_millis(9))));
+        let seen = policies.take_in(vec![topic("orders", None, Some(9))]);
+        assert_eq!(seen.resumed, vec![]);
+        let seen = policies.take_in(vec![topic("orders", None, Some(11))]);
+        assert_eq!(seen.resumed, vec![orders.clone()], "paused and resumed between two looks");
         let at = Timestamp::from_millis;
+        policies.take_in(vec![topic("orders", None, Some(9))]);
         assert_eq!(policies.lateness_from(&orders, at(1), at(10)), Some(at(9)));
     }
 }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::policies::Seen;
 use crate::clock;
-use crate::domain::{IdRange, Monotonic, Timestamp};
+use crate::domain::{IdRange, Monotonic, Shard, Timestamp};
 use crate::error_chain::chain;
 use crate::node::shared::NodeShared;
 use crate::postgres::topics::Topics;
@@ -38,6 +38,8 @@ pub struct PolicyKeeper {
     topics: Topics,
     held: HeldTasks,
     hold_at: Monotonic,
+    /// Where the next turn goes on to hold tasks.
+    held_to: Option<(Shard, Uuid)>,
     release_at: Monotonic,
     is_release_due: bool,
     /// The last held task that was looked at. `None` while no release is under way.
@@ -52,6 +54,7 @@ impl PolicyKeeper {
             topics: Topics::new(postgres, 1),
             held: HeldTasks::new(postgres),
             hold_at: now,
+            held_to: None,
             release_at: now,
             is_release_due: false,
             released_to: None,
@@ -90,14 +93,15 @@ impl PolicyKeeper {
         self.tell(&seen);
         let (now, at) = (self.shared.clock.now(), clock::monotonic());
         let Some(now) = now else { return Ok(()) };
-        if seen.paused_count > 0 && at >= self.hold_at {
-            self.hold_at = at.plus(HOLD_INTERVAL);
-            self.hold(now).await?;
-        }
         let is_after_pause =
             seen.resumed_at.is_some_and(|resumed_at| now < resumed_at.plus(HOLD_MAX));
         self.is_release_due |= is_after_pause || !seen.resumed.is_empty() || at >= self.release_at;
-        self.release(at).await
+        let released = self.release(at).await;
+        // A topic whose tasks cannot be held must not keep those of others, and the reverse.
+        if seen.paused_count > 0 && clock::monotonic() >= self.hold_at {
+            self.hold(now).await?;
+        }
+        released
     }
 
     fn tell(&self, seen: &Seen) {
@@ -117,24 +121,37 @@ impl PolicyKeeper {
         metrics.longest.set(longest.as_secs().saturating_as());
     }
 
-    /// Holds what is overdue for longer than a leaf, until [`TURN_MAX`] is over. The next turn goes
-    /// on.
+    /// Holds what is overdue for longer than a leaf, shard by shard, until [`TURN_MAX`] is over.
+    /// The next turn goes on, and after a failure a later one begins anew.
     async fn hold(&mut self, now: Timestamp) -> Result<(), PostgresError> {
+        let begun_at = clock::monotonic();
+        self.hold_at = begun_at.plus(HOLD_INTERVAL);
+        let place = self.held_to.take();
         let Some(oldest) = self.shared.leaves.oldest() else { return Ok(()) };
         let range = IdRange::of_times(oldest, now.minus(self.shared.cluster.leaf));
-        let until = clock::monotonic().plus(TURN_MAX);
-        while !range.is_empty() {
-            let (count, has_more) = self.held.hold(range).await?;
-            self.shared.metrics.pauses.held.inc_by(count);
-            if !has_more {
-                break;
-            }
-            if clock::monotonic() >= until {
-                self.hold_at = until;
-                break;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let shards = self.shared.cluster.shards;
+        let (mut shard, mut from) = place.unwrap_or((Shard::new(0), range.from));
+        loop {
+            let rest = IdRange { from: from.max(range.from), to: range.to };
+            let held = self.held.hold(shard, rest).await?;
+            self.shared.metrics.pauses.held.inc_by(held.task_count);
+            (shard, from) = match held.last {
+                Some(last) => (shard, IdRange::after(last)),
+                None => match shards.all().find(|other| *other > shard) {
+                    Some(next) => (next, range.from),
+                    None => return Ok(()),
+                },
+            };
+            let now = clock::monotonic();
+            if now >= begun_at.plus(TURN_MAX) {
+                self.held_to = Some((shard, from));
+                self.hold_at = now;
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Releases the held tasks of topics that are not paused, until [`TURN_MAX`] is over. The next

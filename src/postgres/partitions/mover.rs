@@ -74,7 +74,7 @@ impl Mover {
                 Ok(MovedChunk::Moved { task_count, last }) => {
                     reach(Failpoint::FarChunkMoved);
                     moved.task_count += task_count;
-                    rest.from = after(last);
+                    rest.from = IdRange::after(last);
                     rows_max = ROWS_MAX;
                 }
                 Err(
@@ -90,7 +90,7 @@ impl Mover {
                         id = %locked,
                         "another transaction locks a far task; skipping it until the next round"
                     );
-                    rest.from = after(locked);
+                    rest.from = IdRange::after(locked);
                 }
                 // The same holds for refusals that have other causes than values.
                 Err(error @ (PostgresError::BadValue { .. } | PostgresError::Refused { .. }))
@@ -103,7 +103,7 @@ impl Mover {
                         "cannot move a far task to its leaf; skipping it"
                     );
                     moved.stuck_count += 1;
-                    rest.from = after(stuck);
+                    rest.from = IdRange::after(stuck);
                 }
                 Err(error) => return Err(error),
             }
@@ -155,10 +155,6 @@ impl Mover {
         let count: i64 = self.connection.run("count the far tasks", statement).await?;
         Ok(u64::try_from(count).unwrap_or(0))
     }
-}
-
-fn after(id: Uuid) -> Uuid {
-    Uuid::from_u128(id.as_u128().saturating_add(1))
 }
 
 /// Takes and locks rows in the order of the key, like cancels and claims of the far table.

@@ -16,9 +16,11 @@ use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, Row as _};
 use uuid::Uuid;
 
-use crate::domain::IdRange;
 use crate::domain::ids::PUT_OFF;
+use crate::domain::{IdRange, Shard};
+use crate::error_chain::chain;
 use crate::postgres::connection::ConnectionPurpose;
+use crate::postgres::connection::error::Cause;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
 
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
@@ -31,12 +33,13 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
 /// Maximum number of rows that one statement moves.
 const ROWS_MAX: i64 = 1000;
 
-/// Moves rows. Each part depends on the deleted rows. A task without an entry in `task_follow` was
-/// never sent. A row that another transaction has locked is left for the next round.
+/// Moves rows of a shard, in which the key of the table has their order. Each part depends on the
+/// deleted rows. A task without an entry in `task_follow` was never sent. A row that another
+/// transaction has locked is left for the next round.
 const HOLD: &str = "-- hold tasks
 with head as materialized (
   select shard, id from task
-  where id >= $1 and id < $2
+  where shard = $5 and id >= $1 and id < $2
     and topic = any(array(select topic from topic_policy where is_paused))
     and id <> all(array(select id from quarantine))
   order by id limit $3
@@ -65,7 +68,17 @@ with head as materialized (
   update task_name n set row_id = d.next
   from d where n.topic = d.topic and n.name = d.name and n.id = d.first
 )
-select count(*) from d";
+select (select count(*) from d) as held, (select id from head order by id desc limit 1) as last";
+
+const FIRST_TO_HOLD: &str = "-- first task to hold
+select id from task
+where shard = $3 and id >= $1 and id < $2
+  and topic = any(array(select topic from topic_policy where is_paused))
+  and id <> all(array(select id from quarantine))
+order by id limit 1";
+
+const FIRST_HELD: &str = "-- first held task
+select id from task_far where id > $1 and id < $2 order by id limit 1";
 
 /// Each due time becomes a millisecond of its own, up to now, so that the order stays among the
 /// tasks of a statement.
@@ -101,6 +114,14 @@ select (select count(*) from d) as released, (select count(*) from f) as followe
   (select array[min(next::text), max(next::text)]::uuid[] from d) as ids,
   (select id from head order by id desc limit 1) as last";
 
+/// Tasks that were put aside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    pub task_count: u64,
+    /// The last task of the shard that was looked at. `None`: there are no more.
+    pub last: Option<Uuid>,
+}
+
 /// Tasks that were made due now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Released {
@@ -122,31 +143,103 @@ impl HeldTasks {
         Self { connection: Connection::new(settings, PURPOSE) }
     }
 
-    /// Holds tasks of paused topics whose rows are in `range`: at most 1,000. Returns their number,
-    /// and whether there may be more.
-    pub async fn hold(&mut self, range: IdRange) -> Result<(u64, bool), PostgresError> {
-        let statement = async |open: &mut PgConnection| {
-            sqlx::query_scalar(HOLD)
-                .bind(range.from)
-                .bind(range.to)
-                .bind(ROWS_MAX)
-                .bind(PUT_OFF.as_millis().saturating_as::<i64>())
-                .fetch_one(open)
-                .await
-        };
-        let count: i64 = self.connection.run("hold the tasks of paused topics", statement).await?;
-        Ok((count.saturating_as::<u64>(), count == ROWS_MAX))
+    /// Holds tasks of paused topics whose rows are in `range` of a shard: at most 1,000, in order.
+    /// A task that cannot be moved does not stop the others.
+    pub async fn hold(&mut self, shard: Shard, range: IdRange) -> Result<Held, PostgresError> {
+        let mut rows_max = ROWS_MAX;
+        loop {
+            match self.hold_rows(shard, range, rows_max).await {
+                Err(error) if is_of_a_row(&error) && rows_max > 1 => {
+                    rows_max = (rows_max / 2).max(1);
+                }
+                Err(error) if is_of_a_row(&error) => {
+                    let query = || {
+                        let query = sqlx::query_scalar(FIRST_TO_HOLD).bind(range.from);
+                        query.bind(range.to).bind(shard.as_smallint())
+                    };
+                    let last =
+                        self.skipped(&error, async |open| query().fetch_optional(open).await);
+                    return Ok(Held { task_count: 0, last: last.await? });
+                }
+                held => return held,
+            }
+        }
     }
 
-    /// Releases held tasks behind `after` whose topics are not paused. Looks at 1,000 at most.
+    async fn hold_rows(
+        &mut self,
+        shard: Shard,
+        range: IdRange,
+        rows_max: i64,
+    ) -> Result<Held, PostgresError> {
+        let statement = async |open: &mut PgConnection| {
+            let row = sqlx::query(HOLD)
+                .bind(range.from)
+                .bind(range.to)
+                .bind(rows_max)
+                .bind(PUT_OFF.as_millis().saturating_as::<i64>())
+                .bind(shard.as_smallint())
+                .fetch_one(open)
+                .await?;
+            let count: i64 = row.try_get("held")?;
+            let last = row.try_get::<Option<Uuid>, _>("last")?.filter(|_last| count == rows_max);
+            Ok(Held { task_count: count.saturating_as::<u64>(), last })
+        };
+        self.connection.run("hold the tasks of paused topics", statement).await
+    }
+
+    /// Releases held tasks behind `after` whose topics are not paused. Looks at 1,000 at most. A
+    /// task that cannot be moved does not stop the others.
     pub async fn release(&mut self, after: Uuid) -> Result<Released, PostgresError> {
+        let mut rows_max = ROWS_MAX;
+        loop {
+            match self.release_rows(after, rows_max).await {
+                Err(error) if is_of_a_row(&error) && rows_max > 1 => {
+                    rows_max = (rows_max / 2).max(1);
+                }
+                Err(error) if is_of_a_row(&error) => {
+                    let query = || sqlx::query_scalar(FIRST_HELD).bind(after);
+                    let end = IdRange::held().to;
+                    let first = async |open: &mut PgConnection| {
+                        query().bind(end).fetch_optional(open).await
+                    };
+                    let last = self.skipped(&error, first).await?;
+                    return Ok(Released { task_count: 0, ids: None, last });
+                }
+                released => return released,
+            }
+        }
+    }
+
+    /// Finds the task that cannot be moved.
+    async fn skipped<F>(
+        &mut self,
+        error: &PostgresError,
+        first: F,
+    ) -> Result<Option<Uuid>, PostgresError>
+    where
+        F: AsyncFnOnce(&mut PgConnection) -> Result<Option<Uuid>, sqlx::Error>,
+    {
+        let row = self.connection.run("find the task that cannot be moved", first).await?;
+        tracing::error!(
+            row = ?row, error = chain(error),
+            "cannot move a task of a paused or resumed topic; skipping it until the next round"
+        );
+        Ok(row)
+    }
+
+    async fn release_rows(
+        &mut self,
+        after: Uuid,
+        rows_max: i64,
+    ) -> Result<Released, PostgresError> {
         let end = IdRange::held().to;
         let statement = async |open: &mut PgConnection| {
             let mut transaction = open.begin().await?;
             let row = sqlx::query(RELEASE)
                 .bind(after)
                 .bind(end)
-                .bind(ROWS_MAX)
+                .bind(rows_max)
                 .fetch_one(&mut *transaction)
                 .await?;
             let (released, followed): (i64, i64) =
@@ -160,16 +253,22 @@ impl HeldTasks {
             let last: Option<Uuid> = row.try_get("last")?;
             transaction.commit().await?;
             let ids = match ids.as_slice() {
-                [from, to] => {
-                    let to = Uuid::from_u128(to.as_u128().saturating_add(1));
-                    Some(IdRange { from: *from, to })
-                }
+                [from, to] => Some(IdRange { from: *from, to: IdRange::after(*to) }),
                 _ => None,
             };
             Ok(Released { task_count: released.saturating_as::<u64>(), ids, last })
         };
         self.connection.run("release held tasks", statement).await
     }
+}
+
+/// Returns true when one of the rows is the cause: its values, or its missing entry.
+fn is_of_a_row(error: &PostgresError) -> bool {
+    let is_missing = matches!(
+        error,
+        PostgresError::Refused { source: Cause::Driver(sqlx::Error::RowNotFound), .. }
+    );
+    is_missing || error.is_of_the_data()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use punctual::domain::{IdRange, Timestamp};
+use punctual::domain::{IdRange, ShardCount, Timestamp};
 use punctual::postgres::PostgresSettings;
 use punctual::postgres::topics::held::HeldTasks;
 use reqwest::Method;
@@ -131,7 +131,9 @@ async fn a_deleted_schedule_leaves_no_run_that_a_paused_topic_holds() {
     eventually("overdue runs are held", DEADLINE, async || {
         let now = Timestamp::from_millis(now_ms());
         let overdue = IdRange::of_times(now.minus(Duration::from_secs(3600)), now);
-        held.hold(overdue).await.unwrap();
+        for shard in ShardCount::DEFAULT.all() {
+            held.hold(shard, overdue).await.unwrap();
+        }
         cluster.count("select count(*) from task_far").await >= 3
     })
     .await;

@@ -4,7 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::batch::TaskParts;
-use crate::domain::{BatchBuilder, Outcome, Receipt, Shard, TaskId};
+use crate::domain::{
+    BatchBuilder, Outcome, Receipt, RetryPolicy, Shard, TaskId, TrackedRow, Tracking, Ttr,
+};
 use crate::engine::topics::TopicSettings;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -75,6 +77,33 @@ fn a_batch_is_complete_once_and_a_second_outcome_changes_nothing() {
     assert_eq!(held.note(0, published()), Noted::Complete);
     assert_eq!(held.note(0, published()), Noted::MoreToCome);
     assert_eq!(held.settlement(Timestamp::EPOCH).task_count(), 2);
+}
+
+#[test]
+fn a_dead_letter_is_left_out_by_the_pause_of_its_topic_and_not_of_its_dead_topic() {
+    let retry = RetryPolicy::DEFAULT;
+    let ttr = Ttr::new(SECOND).unwrap();
+    let dead_topic = Some(TopicName::new("dead").unwrap());
+    let row = Tracking { ttr, retry, dead_topic }.first_row();
+    let tracking = TrackedRow { is_verdict: true, ..row }.encode();
+    for (paused, is_left_out) in [("t", true), ("dead", false)] {
+        let mut builder = BatchBuilder::new(BatchId::new(Timestamp::EPOCH, 0, 1), 0, 0);
+        builder.push(TaskParts {
+            id: TaskId::new(Timestamp::from_millis(1_000), Shard::new(0), 1),
+            first_id: None,
+            attempt: None,
+            topic: "t",
+            key: None,
+            payload: None,
+            headers: None,
+            name: None,
+            tracking: Some(&tracking),
+            moved_to: None,
+        });
+        let held = in_flight(10).hold(builder.build(), Past::MaybeSent, at(0)).unwrap();
+        held.leave_out(vec![TopicName::new(paused).unwrap()]);
+        assert_eq!(held.is_left_out(0), is_left_out, "{paused}");
+    }
 }
 
 #[test]
