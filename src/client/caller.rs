@@ -390,11 +390,12 @@ fn identity(node: &NodeOptions) -> Result<Option<Identity>, String> {
 }
 
 /// Returns true when a problem is the final outcome of a call although an earlier attempt got no
-/// answer. A node that refuses this call has not carried out an earlier attempt, either. 'Too late'
-/// is different: the task in flight may be from the earlier attempt.
+/// answer. A node that refuses this call has not carried out an earlier attempt, either, unless the
+/// credentials or rights have ended since. 'Too late' is different: the task in flight may be from
+/// the earlier attempt.
 fn stands(problem: &NodeProblem) -> bool {
     match problem.exit() {
-        Exit::Refused => problem.slug().is_some(),
+        Exit::Refused => problem.slug().is_some() && !matches!(problem.status, 401 | 403),
         Exit::NotFound | Exit::Unknown => true,
         Exit::Usage | Exit::NothingDone | Exit::TooLate | Exit::Interrupted => false,
     }
@@ -442,4 +443,22 @@ pub async fn ask(
 ) -> Result<NodeAnswer, Ending> {
     let caller = NodeCaller::new(node)?;
     caller.ask(&call(&caller)?).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_of_what_was_asked_tells_of_an_earlier_attempt() {
+        let stands = |status: u16, slug: &str| {
+            let text = format!(r#"{{"type":"urn:punctual:problem:{slug}"}}"#);
+            let answer = NodeAnswer { status, retry_after: None, has_token: true, text };
+            stands(&answer.problem().unwrap())
+        };
+        assert!(stands(422, "record-too-large") && stands(404, "task-not-found"));
+        // The token may have ended since.
+        assert!(!stands(401, "unauthenticated") && !stands(403, "forbidden"));
+        assert!(!stands(503, "busy"));
+    }
 }

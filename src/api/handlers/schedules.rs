@@ -36,7 +36,7 @@ pub const NEXT_MAX: usize = 1_000;
 /// Approximate bytes of a schedule in a page.
 const SCHEDULE_BYTES: usize = 500;
 
-/// The reason why a PUT takes no `Idempotency-Key`.
+/// The reason why these calls take no `Idempotency-Key`.
 const NO_KEY: &str = "nothing was done: Idempotency-Key is only for a POST of tasks; a schedule has \
                       its name in the path";
 
@@ -281,6 +281,7 @@ pub async fn trigger(
     preconditions::refuse(request.headers())?;
     let (topic, name) = place_of(&guard, path)?;
     let permit: Permit<ScheduleRight> = guard.permit(&topic)?;
+    idempotency::refuse(request.headers(), NO_KEY)?;
     body::refuse(&shared, request, deadline).await?;
     let triggering = shared.service.trigger_schedule(&permit, &name, arrived_at);
     let answer = shared.in_time(deadline.hold(triggering).await, Problem::submit_unknown)?;

@@ -22,7 +22,8 @@ pub struct RangeArgs {
 #[derive(Args, Clone, Debug, Default)]
 #[group(id = "choice", multiple = false)]
 pub struct ChoiceArgs {
-    /// Only the tasks with these ids, separated by commas; at most 1000. Needs --topic.
+    /// Only the tasks with these ids, separated by commas; at most 1000. Needs --topic. A list has
+    /// them in its URL, where some 350 fit.
     #[arg(long, value_name = "ID,..", value_delimiter = ',', requires = "topic")]
     pub ids: Vec<TaskId>,
     /// Only the task of this name; repeatable, up to 1000 times. Needs --topic.

@@ -285,7 +285,12 @@ fn broken_off(ending: Ending, step: &Step, (done, count): (usize, usize)) -> End
         "{}\nthis was at {}/{}; {done} of {count} changes were made",
         ending.text, step.topic, step.name
     );
-    Ending { text, ..ending }
+    // 'Nothing done' is true for the last call, not for the command.
+    let exit = match ending.exit {
+        Exit::NothingDone if done > 0 => Exit::Unknown,
+        exit => exit,
+    };
+    Ending { text, exit }
 }
 
 /// Describes the steps, one line for each and one for each member that differs.

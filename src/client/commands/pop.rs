@@ -100,7 +100,9 @@ async fn pop(caller: &NodeCaller, args: &PopArgs) -> Result<NodeAnswer, Ending> 
 /// Prints a task on each line, in JSON.
 fn shown(answer: &NodeAnswer) -> Result<String, Ending> {
     let popped: Popped = answer.read()?;
-    let lines: Vec<&str> = popped.tasks.iter().map(|task| task.get()).collect();
+    // The text of a JSON value has line breaks only between its tokens.
+    let line = |task: &str| task.replace(['\n', '\r'], " ");
+    let lines: Vec<String> = popped.tasks.iter().map(|task| line(task.get())).collect();
     Ok(lines.join("\n"))
 }
 
@@ -225,6 +227,8 @@ impl Drop for ProcessGroup {
 async fn execute(command: &str, task: &PoppedTask) -> Result<ExitStatus, String> {
     let payload = task.payload()?;
     let text = |error: io::Error| error.to_string();
+    // A variable cannot hold the character NUL.
+    let key = task.key.as_deref().filter(|key| !key.contains('\0')).unwrap_or_default();
     let mut child = Command::new("sh")
         .args(["-c", command])
         .env("PUNCTUAL_TASK_ID", &task.id)
@@ -232,7 +236,7 @@ async fn execute(command: &str, task: &PoppedTask) -> Result<ExitStatus, String>
         .env("PUNCTUAL_TASK_ATTEMPT", task.attempt.to_string())
         .env("PUNCTUAL_TASK_ATTEMPTS_MAX", task.attempts_max.to_string())
         .env("PUNCTUAL_TASK_FINISH_BY", &task.finish_by)
-        .env("PUNCTUAL_TASK_KEY", task.key.as_deref().unwrap_or_default())
+        .env("PUNCTUAL_TASK_KEY", key)
         .stdin(Stdio::piped())
         .kill_on_drop(true)
         .process_group(0)

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
-use super::difference::differences;
+use super::difference::{DifferingMember, differences};
 use super::judge::{Again, LineOutcome, NextAttempt, Pending, SettledLine, judge};
 use super::line::TaskLine;
 use super::screen::Screen;
@@ -147,7 +147,14 @@ impl Delivery<'_> {
     ) -> Result<LineOutcome, Ending> {
         let found = self.looked_up(&task).await?;
         let full = found.as_ref().map_or(task.get(), |answer| answer.text.as_str());
-        let members = differences(&line.json, full, clock::wall());
+        let now = clock::wall();
+        let mut members = differences(&line.json, full, now);
+        // The submit tells the due time of before a move.
+        if members.contains(&DifferingMember::DueAt)
+            && !differences(&line.json, task.get(), now).contains(&DifferingMember::DueAt)
+        {
+            members.retain(|member| *member != DifferingMember::DueAt);
+        }
         Ok(if members.is_empty() {
             LineOutcome::Known(task)
         } else {

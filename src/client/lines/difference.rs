@@ -193,8 +193,9 @@ pub fn differences(line: &str, task: &str, now: Timestamp) -> Vec<DifferingMembe
             members.push(DifferingMember::DueAt);
         }
     }
-    // A task that ended long ago is known without the time to run, as without the payload.
-    if task.ttr.is_some() || task.payload().is_some() {
+    // A line without a time to run may have got that of its topic's policy. A task that ended long
+    // ago is known without the time to run, as without the payload.
+    if line.ttr.is_some() && (task.ttr.is_some() || task.payload().is_some()) {
         let spans = [&line, &task].map(|one| one.ttr.as_ref().map(span_of));
         if spans[0] != spans[1] && !spans.contains(&Some(None)) {
             members.push(DifferingMember::Ttr);
@@ -330,7 +331,7 @@ mod tests {
             (r#""ttr":"90s""#, r#""key":"k""#, &[Key, Retry]),
             (r#""ttr":"90s""#, r#""retry":{"backoff_min":2000}"#, &[Retry]),
             (r#""ttr":1"#, r#""retry":{"attempts_max":3,"dead_topic":"d"}"#, &[Ttr, Retry]),
-            (r#""delay":1"#, r#""headers":{}"#, &[Ttr]),
+            (r#""delay":1"#, r#""headers":{}"#, &[]),
         ] {
             let line = format!(r#"{{"payload":1,{ttr},{retry}}}"#);
             let mut found = differ(&line, TRACKED);
