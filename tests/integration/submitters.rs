@@ -26,6 +26,7 @@ use sqlx::postgres::PgConnection;
 use crate::support::{Database, Stack};
 
 mod over_rest;
+mod redaction;
 mod upgrade;
 
 const DAY: Duration = Duration::from_secs(86_400);

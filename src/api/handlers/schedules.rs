@@ -15,7 +15,7 @@ use super::tasks::created;
 use crate::access::permit::{Permit, Schedule as ScheduleRight, Submit};
 use crate::api::access::guard::Guard;
 use crate::api::access::limits;
-use crate::api::json::answers::{self, Echo, TaskJson};
+use crate::api::json::answers::{self, Echo, Shows, TaskJson};
 use crate::api::json::schedules::{BackfillJson, ScheduleJson, SchedulePage};
 use crate::api::json::times::Rfc3339;
 use crate::api::problems::problem::Problem;
@@ -290,14 +290,17 @@ pub async fn trigger(
         .map_err(|refusal| of_refusal(refusal.with_reason(|reason| guard.tells(reason)), origin))?;
     let triggered = triggered.ok_or_else(Problem::schedule_not_found)?;
     guard.trail().changed(&topic, triggered.id);
+    let shows_key = guard.shows(&topic) == Shows::All;
     let echo = Echo {
         topic,
         name: Some(triggered.name),
-        key: triggered.schedule.record.key,
+        key: triggered.schedule.record.key.filter(|_key| shows_key),
         tracking: triggered.schedule.tracking,
         expires_at: None,
     };
-    Ok(created(triggered.id, &TaskJson::of_new(triggered.id, triggered.state, &echo)))
+    let task = TaskJson::of_new(triggered.id, triggered.state, &echo);
+    let task = if shows_key { task } else { task.redacted() };
+    Ok(created(triggered.id, &task))
 }
 
 /// Handles `POST /v1/schedules/{topic}/{name}/backfill`.

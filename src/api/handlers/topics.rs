@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::{Request, StatusCode, Uri};
 use axum::response::Response;
 
-use crate::access::permit::{Operate, Permit, Submit};
+use crate::access::permit::{Operate, Permit, ReadPayload, Submit};
 use crate::api::access::guard::Guard;
 use crate::api::json::answers;
 use crate::api::json::topics::{TopicJson, TopicPage};
@@ -112,11 +112,14 @@ pub async fn put_policy(
     idempotency::refuse(request.headers(), NO_KEY)?;
     let condition = schedule::condition_of(request.headers())?;
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
-    let read = move |text: &str| policy::read(text, &topic);
+    let of_topic = topic.clone();
+    let read = move |text: &str| policy::read(text, &of_topic);
     let (policy, is_paused) = body::parse(&shared, deadline, bytes, read).await?;
     let dead_topic = policy.tracking.as_ref().and_then(|tracking| tracking.dead_topic.as_ref());
     if let Some(dead_topic) = dead_topic {
         let _permit: Permit<Submit> = guard.permit(dead_topic)?;
+        // Its readers see the records of the topic.
+        let _permit: Permit<ReadPayload> = guard.permit(&topic)?;
     }
     let change = TopicChange { condition, policy: Some(policy), is_paused, ..UNCHANGED };
     changed(&shared, &guard, deadline, (&permit, change)).await
