@@ -362,7 +362,7 @@ async fn each_partition_tells_of_an_offset_that_its_log_does_not_have() {
     assert_eq!(reader.partition_count().await, Ok(Some(PARTITIONS)));
     reader.assign(&(0..PARTITIONS).map(|partition| (partition, 5)).collect()).unwrap();
     let mut silent: BTreeSet<i32> = (0..PARTITIONS).collect();
-    eventually("all partitions tell of it", Duration::from_secs(30), async || {
+    eventually("all partitions tell of it", Duration::from_secs(120), async || {
         silent.retain(|partition| {
             let taken = reader.take(*partition, &mut VecDeque::new(), (1, 1));
             taken != Err(ReadFailure::OutOfRange)

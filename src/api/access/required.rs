@@ -81,7 +81,8 @@ impl Access {
                 action.name()
             }
             Self::OnTopic(MOVE_RIGHTS) | Self::OnTask(_) | Self::OnMany(_) => "move",
-            Self::OnTopic(_) => "replace",
+            Self::OnTopic([Action::Submit, Action::Cancel]) => "replace",
+            Self::OnTopic(actions) => actions.first().map_or("none", |action| action.name()),
             Self::EachItem(action) | Self::EachTask(action) | Self::OnTopicOrAll(action) => {
                 action.name()
             }
@@ -159,6 +160,8 @@ mod tests {
             assert_eq!(access.ruled_out(&rights), missing, "{access:?}");
             assert_eq!(access.ruled_out(&Rights::everything()), None, "{access:?}");
         }
+        let pop = Access::OnTopic(&[Action::Pop, Action::ReadPayload]);
+        assert_eq!([pop.action(), Access::OnTopic(MOVE_RIGHTS).action()], ["pop", "move"]);
         let none = Rights::default();
         assert_eq!(Access::OnMany(MOVE_RIGHTS).ruled_out(&none), Some(Action::Cancel));
     }

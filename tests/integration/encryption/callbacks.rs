@@ -75,7 +75,8 @@ async fn the_headers_of_a_callback_are_encrypted_for_its_url_alone() {
     let task = json!({ "topic": first, "delay": 0, "payload": 1, "ttr": "60s" });
     let waiting = api.submit(&task).await.id;
     finish_one(api, &second).await;
-    assert_eq!(api.task(waiting).await.state, "awaiting");
+    let is_awaiting = async || api.task(waiting).await.state == "awaiting";
+    eventually("it waits for its consumer", DEADLINE, is_awaiting).await;
     assert!(service.seen().iter().all(|request| request.path != "/elsewhere"));
 
     // Without a current key they are stored in the clear again, and are still sent.
