@@ -47,8 +47,9 @@ pub(super) const DEAD_REASON: &str = "punctual-dead-reason";
 const RECEIPT: &str = "punctual-receipt";
 
 /// The duration of one wait for reports. rdkafka spins through the last millisecond of each wait.
-/// Its own `ThreadedProducer`, which waits for 100 ms, thus takes 0.7 % of a core when it is idle.
-/// The end of a producer may take this long as well, so the wait is not much longer.
+/// Its own `ThreadedProducer`, which waits for 100 ms, thus takes 0.7 % of a core when it is idle,
+/// and a node has four producers. The end of a producer may take this long as well, so the wait is
+/// not much longer.
 const POLL: Duration = Duration::from_secs(1);
 const POLLING_THREAD: &str = "kafka-reports";
 

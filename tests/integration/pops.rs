@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::process::Child;
 use uuid::Uuid;
 
 use crate::clock_steps::{node_with_that_clock, step, take_over_the_clock};
@@ -175,6 +176,17 @@ async fn nothing_is_lost_when_callers_leave_and_nodes_die() {
     second.terminate();
 }
 
+/// Starts `pop --exec` with a command.
+fn worker(api: &Api, topic: &str, command: &str) -> Child {
+    let flags = ["pop", "--topic", topic, "--group", "workers", "--max", "4"];
+    program(&[&flags[..], &["--url", api.base(), "--exec", command]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
+}
+
 #[tokio::test]
 async fn a_command_runs_for_each_task_and_its_exit_code_is_the_answer() {
     let cluster = Cluster::start("pops").await;
@@ -187,12 +199,7 @@ async fn a_command_runs_for_each_task_and_its_exit_code_is_the_answer() {
     let [good, bad] = [api.submit(&task("good")).await.id, api.submit(&task("bad")).await.id];
     let file = cluster.folder().join("payloads");
     let command = format!("cat >> '{}'; test \"$PUNCTUAL_TASK_KEY\" = good", file.display());
-    let flags = ["pop", "--topic", &topic, "--group", "workers", "--max", "4"];
-    let mut worker = program(&[&flags[..], &["--url", api.base(), "--exec", &command]].concat())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
+    let mut worker = worker(api, &topic, &command);
     for (id, state) in [(good, "finished"), (bad, "dead")] {
         eventually(state, DEADLINE, async || api.task(id).await.state == state).await;
     }
@@ -218,13 +225,7 @@ async fn the_processes_of_a_command_end_with_its_time_to_run() {
     api.submit(&task).await;
     let file = cluster.folder().join("pid");
     let command = format!("sleep 997 & echo $! > '{}'; wait", file.display());
-    let flags = ["pop", "--topic", &topic, "--group", "workers"];
-    let _worker = program(&[&flags[..], &["--url", api.base(), "--exec", &command]].concat())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
+    let _worker = worker(api, &topic, &command);
     let started = eventually_some("the command has a process", DEADLINE, async || {
         std::fs::read_to_string(&file).ok()?.trim().parse::<u32>().ok()
     });
@@ -249,13 +250,7 @@ async fn a_command_that_extends_its_time_to_run_is_not_killed() {
         binary().display(),
         api.base()
     );
-    let flags = ["pop", "--topic", &topic, "--group", "workers"];
-    let _worker = program(&[&flags[..], &["--url", api.base(), "--exec", &command]].concat())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
+    let _worker = worker(api, &topic, &command);
     eventually("the task is finished", DEADLINE, async || api.task(id).await.state == "finished")
         .await;
 }

@@ -111,7 +111,8 @@ impl Partition {
         passed.map(|(offset, _)| *offset).filter(|at| self.rejected(*at).is_none()).collect()
     }
 
-    /// Returns the record of a rejection that waits. Another record at its offset is of another log.
+    /// Returns the record of a rejection that waits. Another record at its offset is of another
+    /// log.
     pub(super) fn rejected(&self, offset: i64) -> Option<&IntakeRecord> {
         let rejection = self.waiting.get(&offset)?;
         self.record(offset).filter(|record| record.at == rejection.record_at)

@@ -171,7 +171,7 @@ pub struct AnswerLane {
     kept: KeptConnection,
     shared: Arc<NodeShared>,
     stopping: CancellationToken,
-    /// Calls about a task that is in the current group already.
+    /// Calls that wait for a later group.
     held_back: Vec<AnswerRequest>,
 }
 

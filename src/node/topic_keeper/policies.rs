@@ -40,7 +40,7 @@ impl TopicPolicies {
         let is_paused = |topics: &HashMap<TopicName, StoredTopic>, topic: &TopicName| {
             topics.get(topic).is_some_and(|one| one.pause.is_some())
         };
-        // Also after a pause that began and ended between two looks.
+        // A pause may have begun and ended between two looks.
         let has_resumed = |before: &StoredTopic| {
             let now = topics.get(&before.topic);
             let was_paused =

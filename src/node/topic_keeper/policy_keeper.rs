@@ -96,12 +96,16 @@ impl PolicyKeeper {
         let is_after_pause =
             seen.resumed_at.is_some_and(|resumed_at| now < resumed_at.plus(HOLD_MAX));
         self.is_release_due |= is_after_pause || !seen.resumed.is_empty() || at >= self.release_at;
+        // A failure of one must not keep the other waiting.
         let released = self.release(at).await;
-        // A topic whose tasks cannot be held must not keep those of others, and the reverse.
-        if seen.paused_count > 0 && clock::monotonic() >= self.hold_at {
-            self.hold(now).await?;
+        let held = match seen.paused_count > 0 && clock::monotonic() >= self.hold_at {
+            true => self.hold(now).await,
+            false => Ok(()),
+        };
+        if let (Err(_), Err(error)) = (&released, &held) {
+            tracing::debug!(error = chain(error), "holding tasks of paused topics failed as well");
         }
-        released
+        released.and(held)
     }
 
     fn tell(&self, seen: &Seen) {

@@ -3,7 +3,7 @@
 //!
 //! A run waits as its first row, or as another one: while its topic is paused, after a claim that
 //! has deferred it, and after a move by a caller. Rows change while the transaction runs. So it
-//! looks again, until it finds no run.
+//! looks again, until it finds no run. The deadline of the connection bounds this.
 //!
 //! ```text
 //! find unclaimed runs, and the rows that they are ──▶ none                           done

@@ -12,8 +12,9 @@
 use std::time::Duration;
 
 use az::SaturatingAs as _;
-use sqlx::postgres::PgConnection;
-use sqlx::{Connection as _, Row as _};
+use sqlx::postgres::{PgArguments, PgConnection};
+use sqlx::query::QueryScalar;
+use sqlx::{Connection as _, Postgres, Row as _};
 use uuid::Uuid;
 
 use crate::domain::ids::PUT_OFF;
@@ -153,13 +154,9 @@ impl HeldTasks {
                     rows_max = (rows_max / 2).max(1);
                 }
                 Err(error) if is_of_a_row(&error) => {
-                    let query = || {
-                        let query = sqlx::query_scalar(FIRST_TO_HOLD).bind(range.from);
-                        query.bind(range.to).bind(shard.as_smallint())
-                    };
-                    let last =
-                        self.skipped(&error, async |open| query().fetch_optional(open).await);
-                    return Ok(Held { task_count: 0, last: last.await? });
+                    let first = sqlx::query_scalar(FIRST_TO_HOLD).bind(range.from).bind(range.to);
+                    let last = self.skipped(&error, first.bind(shard.as_smallint())).await?;
+                    return Ok(Held { task_count: 0, last });
                 }
                 held => return held,
             }
@@ -198,12 +195,8 @@ impl HeldTasks {
                     rows_max = (rows_max / 2).max(1);
                 }
                 Err(error) if is_of_a_row(&error) => {
-                    let query = || sqlx::query_scalar(FIRST_HELD).bind(after);
-                    let end = IdRange::held().to;
-                    let first = async |open: &mut PgConnection| {
-                        query().bind(end).fetch_optional(open).await
-                    };
-                    let last = self.skipped(&error, first).await?;
+                    let first = sqlx::query_scalar(FIRST_HELD).bind(after);
+                    let last = self.skipped(&error, first.bind(IdRange::held().to)).await?;
                     return Ok(Released { task_count: 0, ids: None, last });
                 }
                 released => return released,
@@ -212,14 +205,12 @@ impl HeldTasks {
     }
 
     /// Finds the task that cannot be moved.
-    async fn skipped<F>(
+    async fn skipped(
         &mut self,
         error: &PostgresError,
-        first: F,
-    ) -> Result<Option<Uuid>, PostgresError>
-    where
-        F: AsyncFnOnce(&mut PgConnection) -> Result<Option<Uuid>, sqlx::Error>,
-    {
+        first: QueryScalar<'_, Postgres, Uuid, PgArguments>,
+    ) -> Result<Option<Uuid>, PostgresError> {
+        let first = async |open: &mut PgConnection| first.fetch_optional(open).await;
         let row = self.connection.run("find the task that cannot be moved", first).await?;
         tracing::error!(
             row = ?row, error = chain(error),

@@ -32,25 +32,38 @@ fn within(limits: InFlightLimits) -> InFlightBatches {
     )
 }
 
-fn batch(task_count: u64) -> Batch {
+const PAYLOAD: &[u8] = b"a payload that is worth to be dropped, for it is longer than what a task \
+                         takes besides: some ninety bytes or so, as of today";
+
+/// Returns a batch with one task for each topic name. The tasks are tracked if there is a
+/// `tracking`.
+fn batch_with(topics: &[&str], tracking: Option<&[u8]>) -> Batch {
     let mut builder = BatchBuilder::new(BatchId::new(Timestamp::EPOCH, 0, rand::random()), 0, 0);
-    for number in 0..task_count {
+    for (number, topic) in (0_u64..).zip(topics) {
         let id = TaskId::new(Timestamp::from_millis(1_000), Shard::new(0), number);
-        let (key, payload) = (None, Some(b"payload".as_slice()));
+        let (payload, name) = (Some(PAYLOAD), Some(b"name".as_slice()));
         builder.push(TaskParts {
             id,
             first_id: None,
             attempt: None,
-            topic: "t",
-            key,
+            topic,
+            key: None,
             payload,
             headers: None,
-            name: None,
-            tracking: None,
+            name,
+            tracking,
             moved_to: None,
         });
     }
     builder.build()
+}
+
+fn batch_of(topics: &[&str]) -> Batch {
+    batch_with(topics, None)
+}
+
+fn batch(task_count: usize) -> Batch {
+    batch_of(&vec!["t"; task_count])
 }
 
 fn published() -> Outcome {
@@ -87,20 +100,8 @@ fn a_dead_letter_is_left_out_by_the_pause_of_its_topic_and_not_of_its_dead_topic
     let row = Tracking { ttr, retry, dead_topic }.first_row();
     let tracking = TrackedRow { is_verdict: true, ..row }.encode();
     for (paused, is_left_out) in [("t", true), ("dead", false)] {
-        let mut builder = BatchBuilder::new(BatchId::new(Timestamp::EPOCH, 0, 1), 0, 0);
-        builder.push(TaskParts {
-            id: TaskId::new(Timestamp::from_millis(1_000), Shard::new(0), 1),
-            first_id: None,
-            attempt: None,
-            topic: "t",
-            key: None,
-            payload: None,
-            headers: None,
-            name: None,
-            tracking: Some(&tracking),
-            moved_to: None,
-        });
-        let held = in_flight(10).hold(builder.build(), Past::MaybeSent, at(0)).unwrap();
+        let batch = batch_with(&["t"], Some(&tracking));
+        let held = in_flight(10).hold(batch, Past::MaybeSent, at(0)).unwrap();
         held.leave_out(vec![TopicName::new(paused).unwrap()]);
         assert_eq!(held.is_left_out(0), is_left_out, "{paused}");
     }
@@ -251,31 +252,6 @@ fn small_batches_claimed_on_insert_leave_room_for_the_claim_loops() {
         until(2, |rooms| rooms.0) && until(6, |rooms| rooms.1) && until(8, |rooms| rooms.2),
         "{seen:?}"
     );
-}
-
-const PAYLOAD: &[u8] = b"a payload that is worth to be dropped, for it is longer than what a task \
-                         takes besides: some ninety bytes or so, as of today";
-
-/// Returns a batch with one task for each topic name.
-fn batch_of(topics: &[&str]) -> Batch {
-    let mut builder = BatchBuilder::new(BatchId::new(Timestamp::EPOCH, 0, rand::random()), 0, 0);
-    for (number, topic) in (0_u64..).zip(topics) {
-        let id = TaskId::new(Timestamp::from_millis(1_000), Shard::new(0), number);
-        let (payload, name) = (Some(PAYLOAD), Some(b"name".as_slice()));
-        builder.push(TaskParts {
-            id,
-            first_id: None,
-            attempt: None,
-            topic,
-            key: None,
-            payload,
-            headers: None,
-            name,
-            tracking: None,
-            moved_to: None,
-        });
-    }
-    builder.build()
 }
 
 fn deferred() -> Outcome {

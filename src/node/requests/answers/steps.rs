@@ -80,8 +80,9 @@ pub async fn heard(
     Ok(verdict.map(|verdict| Heard::Tracked(verdict, Box::new(view))))
 }
 
-/// Returns the verdict on a call that has changed nothing, beside the task in `state`. The task may
-/// have gone on since the call. Then the retry that it shows is not the one of the call's attempt.
+/// Returns the verdict on a call that has changed nothing. The answer shows the task as it is now:
+/// in `state`, after its attempt `shown`. If the task has gone on since the call, the retry that it
+/// shows is not the one after the attempt of the call.
 fn verdict_as_shown(verdict: Verdict, call: Call, (state, shown): (TaskState, u16)) -> Verdict {
     match (verdict, call) {
         (Verdict::RetryingAsBefore, Call::Fail { attempt, .. }) if shown > attempt => {
