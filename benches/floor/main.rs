@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use punctual::domain::leaves::Rules;
 use punctual::domain::{BatchId, IdRange, NodeId, Timestamp};
 use punctual::kafka::{Hooks, KafkaMetrics, Mode, Producer, TopicCache};
 use punctual::postgres::tasks::claim::{ClaimRequest, Claimed, Claims, Source};
@@ -58,9 +59,9 @@ async fn main() {
     for number in 0..LOOPS {
         let shards = (0..i16::try_from(cluster.shards.get()).expect("at most 4096"))
             .filter(|shard| shard % LOOPS == number);
-        let (claims, slots, timer) = (Claims::new(&settings), Arc::clone(&slots), timer.clone());
+        let (slots, timer) = (Arc::clone(&slots), timer.clone());
         let claiming = Claiming {
-            claims,
+            claims: Claims::new(&settings, Rules::new(&cluster)),
             shards: shards.collect(),
             node,
             slots,

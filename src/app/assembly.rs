@@ -547,7 +547,7 @@ impl Site<'_> {
                 bulletin: core.membership.bulletin(),
                 progress: core.progress.clone(),
                 draining: self.tasks.draining.clone(),
-                claims: Claims::new(&self.parts.postgres),
+                claims: Claims::new(&self.parts.postgres, Rules::new(&cluster)),
             };
             self.tasks.spawn("claim", Claimer::new(index, Arc::clone(&core.shared), parts).run());
         }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use punctual::domain::leaves::{Parent, Rules};
 use punctual::domain::{
-    Batch, BatchId, ClusterWishes, IdRange, NodeId, Shard, TaskId, Timestamp, TopicName,
+    Batch, BatchId, ClusterWishes, IdRange, NodeId, Shard, TaskId, Timestamp, TopicName, ids,
 };
 use punctual::postgres::cluster::schema;
 use punctual::postgres::tasks::claim::{ClaimRequest, Claimed, Claims, Source};
 use punctual::postgres::{PostgresError, PostgresSettings};
+use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
@@ -41,6 +43,7 @@ struct Stage {
     _database: Database,
     sql: PgConnection,
     claims: Claims,
+    rules: Rules,
     shards: Vec<i16>,
     now: Timestamp,
 }
@@ -53,7 +56,7 @@ impl Stage {
         let hour = Duration::from_secs(3600);
         let wishes =
             ClusterWishes { leaf: Some(hour), horizon: Some(2 * hour), ..ClusterWishes::default() };
-        schema::migrate(&settings, wishes).await.unwrap();
+        let report = schema::migrate(&settings, wishes).await.unwrap();
         let micros: i64 =
             sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
                 .fetch_one(&mut sql)
@@ -62,7 +65,8 @@ impl Stage {
         Self {
             _database: database,
             sql,
-            claims: Claims::new(&settings),
+            claims: Claims::new(&settings, Rules::new(&report.cluster)),
+            rules: Rules::new(&report.cluster),
             shards: (0..SHARDS).collect(),
             now: Timestamp::from_micros(micros),
         }
@@ -101,6 +105,19 @@ impl Stage {
         let range = IdRange::of_times(from, to);
         let request = ClaimRequest::of_all(batch, owner, &self.shards, range);
         (batch, self.claims.claim(source, request).await.unwrap().claimed)
+    }
+
+    async fn run(&mut self, statement: &str) {
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut self.sql).await.unwrap();
+    }
+
+    async fn is_empty(&mut self, second: u64) -> bool {
+        let from = self.now.plus(Duration::from_secs(second));
+        let range = IdRange::of_times(from, from.plus(Duration::from_secs(1)));
+        let (batch, owner) =
+            (BatchId::new(self.now, 0, rand::random()), NodeId::new(self.now, 0, 1));
+        let request = ClaimRequest::of_all(batch, owner, &self.shards, range);
+        self.claims.is_empty(request).await.unwrap()
     }
 
     /// Claims the tasks due in the given second, without these topics. Such a claim has 200 ms, and
@@ -188,6 +205,41 @@ async fn a_claim_answers_and_keeps_each_task_with_what_belongs_to_it() {
         sqlx::query_scalar("select count(*) from task").fetch_one(&mut stage.sql).await.unwrap();
     assert_eq!(left, 0);
     assert!(matches!(stage.claim(0).await.1, Claimed::Nothing), "a second claim finds nothing");
+}
+
+/// A claim keeps the plan of its leaf, whatever becomes of the leaf.
+#[tokio::test]
+async fn a_claim_finds_the_tasks_of_its_leaf_in_every_state_of_the_leaf() {
+    let mut stage = Stage::new().await;
+    // An hour ahead: in one leaf, and not the leaf of now.
+    let leaf = stage.rules.partition_of(Parent::Task, stage.now.plus(Duration::from_secs(3600)));
+    let second = leaf.start.since(stage.now).as_secs() + 60;
+    let count_of = async |stage: &mut Stage| match stage.claim(second).await.1 {
+        Claimed::Batch(batch) => batch.len(),
+        Claimed::Nothing => 0,
+        claimed @ Claimed::TooLarge { .. } => panic!("{claimed:?}"),
+    };
+    assert_eq!(count_of(&mut stage).await, 0, "an empty leaf");
+    stage.store(second, 2_000, b"filling").await;
+    assert_eq!(count_of(&mut stage).await, 2_000, "a plan from the time when the leaf was empty");
+    stage.store(second, 3, b"filling").await;
+    let name = leaf.name();
+    stage.run(&format!("alter table task detach partition {name}")).await;
+    assert_eq!(count_of(&mut stage).await, 3, "a detached leaf");
+    stage.run(&format!("drop table {name}")).await;
+    assert_eq!(count_of(&mut stage).await, 0, "no leaf");
+    assert!(stage.is_empty(second).await);
+    let bounds = ids::floor_of(leaf.start);
+    let end = ids::floor_of(stage.rules.end_of(leaf));
+    stage
+        .run(&format!(
+            "create table {name} partition of task for values from ('{bounds}') to ('{end}')"
+        ))
+        .await;
+    stage.store(second, 5, b"filling").await;
+    assert!(!stage.is_empty(second).await);
+    assert_eq!(count_of(&mut stage).await, 5, "another leaf of the same name");
+    assert!(stage.is_empty(second).await);
 }
 
 #[tokio::test]

@@ -111,7 +111,12 @@ impl Stage {
         );
         let batch = BatchId::new(now, 0, rand::random());
         let request = ClaimRequest::of_all(batch, owner, &[7], range);
-        match Claims::new(&self.settings).claim(Source::Task, request).await.unwrap().claimed {
+        match Claims::new(&self.settings, self.rules)
+            .claim(Source::Task, request)
+            .await
+            .unwrap()
+            .claimed
+        {
             Claimed::Batch(batch) => batch,
             other => panic!("{other:?}"),
         }

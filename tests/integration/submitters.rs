@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use punctual::domain::leaves::Rules;
 use punctual::domain::{
     Batch, BatchBuilder, BatchId, ClusterSettings, ClusterWishes, Headers, IdRange, NewTask,
     NodeId, Outcome, Precondition, PrincipalId, PrincipalName, Receipt, Record, ShardCount,
@@ -37,6 +38,7 @@ struct Stage {
     /// Gone with the stage.
     _database: Database,
     settings: PostgresSettings,
+    rules: Rules,
     sql: PgConnection,
     look_up: LookUp,
     dead_letters: DeadLetters,
@@ -65,6 +67,7 @@ impl Stage {
             look_up: LookUp::new(&settings, &report.cluster, 1),
             dead_letters: DeadLetters::new(&settings, DAY, 1),
             settings,
+            rules: Rules::new(&report.cluster),
             sql,
             node: NodeId::new(Timestamp::EPOCH, 0, rand::random()),
             now: Timestamp::from_micros(now),
@@ -100,7 +103,12 @@ impl Stage {
         let range = IdRange::of_times(self.now.minus(Duration::from_secs(60)), end);
         let batch = BatchId::new(self.now, 0, rand::random());
         let request = ClaimRequest::of_all(batch, self.node, &shards, range);
-        match Claims::new(&self.settings).claim(Source::Task, request).await.unwrap().claimed {
+        match Claims::new(&self.settings, self.rules)
+            .claim(Source::Task, request)
+            .await
+            .unwrap()
+            .claimed
+        {
             Claimed::Batch(batch) => batch,
             other => panic!("{other:?}"),
         }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use punctual::domain::leaves::Rules;
 use punctual::domain::task::feedback::{AttemptRow, Call, Verdict, due_after_silence};
 use punctual::domain::{
     Batch, BatchBuilder, BatchId, ClusterWishes, Headers, IdRange, NewTask, NodeId, Outcome,
@@ -42,6 +43,7 @@ const SHARD: i16 = 7;
 struct Scene {
     own: Database,
     settings: PostgresSettings,
+    rules: Rules,
     node: NodeId,
     leaves_end: Timestamp,
     look_up: LookUp,
@@ -103,7 +105,8 @@ impl Scene {
         let report = schema::migrate(&settings, wishes).await.unwrap();
         let node = NodeId::new(Timestamp::EPOCH, 0, rand::random());
         let look_up = LookUp::new(&settings, &report.cluster, 2);
-        let mut scene = Self { own, settings, node, leaves_end: Timestamp::EPOCH, look_up };
+        let rules = Rules::new(&report.cluster);
+        let mut scene = Self { own, settings, rules, node, leaves_end: Timestamp::EPOCH, look_up };
         scene.leaves_end = scene.now().await.plus(HOUR);
         scene
     }
@@ -154,7 +157,7 @@ impl Scene {
         let batch = BatchId::new(now, 0, rand::random());
         let range = IdRange::of_times(now.minus(HOUR), now.plus(HOUR));
         let request = ClaimRequest::of_all(batch, self.node, &[SHARD], range);
-        let mut claims = Claims::new(&self.settings);
+        let mut claims = Claims::new(&self.settings, self.rules);
         match claims.claim(Source::Task, request).await?.claimed {
             Claimed::Batch(batch) => Ok(Some(batch)),
             Claimed::Nothing => Ok(None),

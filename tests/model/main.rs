@@ -33,7 +33,7 @@ const STATES: [(&str, usize); 17] = [
     ("deferral and cancel", 1_818),
     ("late settles", 23_708),
     ("far and cancel", 46_179),
-    ("leaves", 486_364),
+    ("leaves", 486_604),
     ("undone settles", 20_617),
     ("crashes", 27_625),
     ("membership", 14_167),

@@ -1,15 +1,19 @@
 //! Claim: moves due tasks out of `task` into the execlog, durably, before anything is sent.
 
+mod statements;
+
 use std::time::Duration;
 
 use az::SaturatingAs as _;
-use sqlx::postgres::{PgConnection, PgRow};
-use sqlx::{AssertSqlSafe, Connection as _, Row};
+use sqlx::postgres::{PgArguments, PgConnection, PgRow};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Connection as _, Postgres, Row};
 use uuid::Uuid;
 
-use super::principals::aggregates_in;
+use self::statements::{CLAIM_NOTHING, Table, claim_text, is_empty_text, lowest_text};
 use crate::domain::batch::TaskParts;
 use crate::domain::ids::floor_of;
+use crate::domain::leaves::{Parent, Rules};
 use crate::domain::{
     Batch, BatchBuilder, BatchId, IdRange, NodeId, Shard, TaskId, Timestamp, TopicName,
 };
@@ -26,17 +30,22 @@ pub const BYTES_MAX: i64 = 16 << 20;
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "claim",
     deadline: Duration::from_secs(5),
-    // Custom plans: a generic plan locks every leaf (602 locks at 300 leaves), and one retirement
-    // of an unrelated leaf then fails or blocks all claims. The short lock timeout keeps a lock on
-    // one row from holding up all others: that row is claimed later. No bitmap scans: Postgres
-    // builds a bitmap of the whole range before it counts the first row, 150,000 entries for a
-    // hotspot of which 4,001 are looked at.
+    // Statements name one leaf, so that their plans can be kept: a claim of 50 tasks takes longer
+    // to plan than to carry out (docs/decisions/0038). A kept plan must read the index, although
+    // the leaf may have been empty when it was made. No bitmap scans: Postgres builds a bitmap of
+    // the whole range before it counts the first row, 150,000 entries for a hotspot of which 4,001
+    // are looked at. The short lock timeout keeps a lock on one row from holding up all others:
+    // that row is claimed later.
     settings: &[
-        ("plan_cache_mode", "force_custom_plan"),
+        ("plan_cache_mode", "force_generic_plan"),
+        ("enable_seqscan", "off"),
         ("enable_bitmapscan", "off"),
         ("lock_timeout", "200ms"),
     ],
 };
+
+/// SQLSTATE of a statement that names a table that does not exist.
+const UNDEFINED_TABLE: &str = "42P01";
 
 /// The table to claim from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,12 +112,13 @@ pub struct ClaimAnswer {
 pub struct Claims {
     connection: Connection,
     keys: PayloadKeys,
+    rules: Rules,
 }
 
 impl Claims {
-    pub fn new(settings: &PostgresSettings) -> Self {
+    pub fn new(settings: &PostgresSettings, rules: Rules) -> Self {
         let connection = Connection::new(settings, PURPOSE).beginning_with(KEEP_MEMORY);
-        Self { connection, keys: settings.payload_keys().clone() }
+        Self { connection, keys: settings.payload_keys().clone(), rules }
     }
 
     /// Claims the tasks that `request` names.
@@ -122,9 +132,18 @@ impl Claims {
         request: ClaimRequest<'_>,
     ) -> Result<ClaimAnswer, PostgresError> {
         let what = format!("claim tasks {:?} of {} shards", request.range, request.shards.len());
+        let table = self.table(source, request.range);
         let row = self
             .connection
-            .run(&what, async |connection| carry_out(connection, source, request).await)
+            .run(&what, async |connection| {
+                let settings = table.settings(request.is_beside_a_hotspot);
+                let text = claim_text(&table, request.is_beside_a_hotspot);
+                let query = bind(sqlx::query(AssertSqlSafe(text)), request);
+                match fetch(connection, settings, query).await? {
+                    Some(row) => Ok(row),
+                    None => sqlx::query(CLAIM_NOTHING).fetch_one(connection).await,
+                }
+            })
             .await?;
         let mut answer = read(&row, request.batch, &self.keys.current())
             .map_err(|error| PostgresError::new(what, error.into()))?;
@@ -141,39 +160,53 @@ impl Claims {
         source: Source,
         request: ClaimRequest<'_>,
     ) -> Result<Option<Uuid>, PostgresError> {
-        let text = match source {
-            Source::Task => LOWEST_IN_TASK,
-            Source::Far => LOWEST_IN_FAR,
-        };
-        let range = request.range;
-        self.connection
+        let table = self.table(source, request.range);
+        let row = self
+            .connection
             .run("look for the lowest id of a range", async |connection| {
-                sqlx::query_scalar(text)
+                let text = lowest_text(&table);
+                let query = sqlx::query(AssertSqlSafe(text))
                     .bind(request.shards)
-                    .bind(range.from)
-                    .bind(range.to)
-                    .fetch_optional(connection)
-                    .await
+                    .bind(request.range.from)
+                    .bind(request.range.to);
+                fetch(connection, table.settings(false), query).await
             })
-            .await
+            .await?;
+        row.map(|row| row.try_get(0))
+            .transpose()
+            .map_err(|error| PostgresError::new("read the lowest id of a range", error.into()))
     }
 
     /// Returns true when nothing can be claimed. This look costs a third of a claim; idle nodes use
     /// it.
     pub async fn is_empty(&mut self, request: ClaimRequest<'_>) -> Result<bool, PostgresError> {
-        let left_out = names(request.left_out);
-        self.connection
+        let table = self.table(Source::Task, request.range);
+        let row = self
+            .connection
             .run("look for anything to claim", async |connection| {
-                sqlx::query_scalar::<_, bool>(IS_EMPTY)
+                let text = is_empty_text(&table);
+                let query = sqlx::query(AssertSqlSafe(text))
                     .bind(request.shards)
                     .bind(request.range.from)
                     .bind(request.range.to)
-                    .bind(left_out)
-                    .bind(request.quarantined)
-                    .fetch_one(connection)
-                    .await
+                    .bind(names(request.left_out))
+                    .bind(request.quarantined);
+                fetch(connection, table.settings(false), query).await
             })
-            .await
+            .await?;
+        row.map_or(Ok(true), |row| row.try_get(0))
+            .map_err(|error| PostgresError::new("look for anything to claim", error.into()))
+    }
+
+    /// Returns the table that has all tasks of `range`. The width of leaves never changes, so the
+    /// name of a leaf says which range it has.
+    fn table(&self, source: Source, range: IdRange) -> Table {
+        let leaf = self.rules.partition_of(Parent::Task, TaskId::from_uuid(range.from).due_at());
+        match source {
+            Source::Far => Table::Far,
+            Source::Task if range.to <= floor_of(self.rules.end_of(leaf)) => Table::Leaf(leaf),
+            Source::Task => Table::AllLeaves,
+        }
     }
 
     /// Returns the due time of the first task in `task_far` that is due before `before`.
@@ -218,35 +251,12 @@ impl Claims {
     }
 }
 
-const IS_EMPTY: &str = "-- is empty
-select not exists (
-  select from task where shard = any($1) and id >= $2 and id < $3 and topic <> all($4)
-    and topic <> all(array(select topic from topic_policy where is_paused)) and id <> all($5))";
-
 const QUARANTINE: &str = "-- quarantine
 insert into quarantine (id, shard, reason) values ($1, $2, $3) on conflict (id) do update
   set reason = excluded.reason";
 
 const QUARANTINED: &str = "-- quarantined
 select id from quarantine order by id limit $1";
-
-impl Source {
-    const fn table(self) -> &'static str {
-        match self {
-            Self::Task => "task",
-            Self::Far => "task_far",
-        }
-    }
-}
-
-/// The key of `task` begins with the shard, that of `task_far` does not.
-const LOWEST_IN_TASK: &str = "-- lowest in task
-select lowest.id from unnest($1) as shards (shard) cross join lateral (
-  select id from task where task.shard = shards.shard and id >= $2 and id < $3 order by id limit 1
-) lowest
-order by lowest.id limit 1";
-const LOWEST_IN_FAR: &str = "-- lowest in far
-select id from task_far where shard = any($1) and id >= $2 and id < $3 order by id limit 1";
 
 const OLDEST_FAR: &str = "-- oldest far
 select id from task_far where id < $1 order by id limit 1";
@@ -257,71 +267,11 @@ select id from task_far where id < $1 order by id limit 1";
 /// (mallopt(3), dynamic threshold). Other allocators are not affected. See docs/decisions/0019.
 const KEEP_MEMORY: &str = "-- keep memory\nselect octet_length(repeat(repeat('x', 4096), 1024))";
 
-/// Returns the statement of a claim. The claim refuses to be too large, so no look ahead is needed:
-/// the statement counts the rows to be taken, up to the limit. `octet_length` of a toasted value
-/// does not fetch the value. Each array is built once, by the insert, and returned from there,
-/// because any other use would copy the array. Both inserts read the rows in the order of the
-/// delete. An empty range is scanned only once. The submitters stay in the row of the batch: only a
-/// settle needs them, and reads them there. Paused topics are read from their table, so a pause
-/// holds on all nodes at once; the index there is mostly empty.
-fn claim_text(source: Source, which: &str) -> String {
-    let table = source.table();
-    let submitters = aggregates_in("");
-    format!(
-        "-- claim
-with paused as materialized (
-  select array(select topic from topic_policy where is_paused) as topics
-), found as (
-  select ctid as place, coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) +
-    coalesce(octet_length(key), 0) as bytes
-  from {table}
-  where shard = any($1) and id >= $2 and id < $3 and topic <> all($4)
-    and topic <> all((select topics from paused)::text[]) and id <> all($5)
-  limit $8 + 1
-), size as materialized (
-  select count(*) as rows, coalesce(sum(bytes), 0)::bigint as bytes from found
-), taken as (
-  delete from {table}
-  where {which} and id >= $2 and id < $3 and topic <> all($4)
-    and topic <> all((select topics from paused)::text[]) and id <> all($5)
-    and (select rows between 1 and $8 and (bytes <= $9 or rows = 1) from size)
-  returning id, topic, key, payload, headers, name, first_id, attempt, submitted_by, submitted_at,
-    tracking, moved_to
-), batch as (
-  insert into execlog_batch (batch, owner, claimed_at, task_count, ids, first_ids, attempts, names,
-    trackings, moved_tos, submitted_by, submitted_ats)
-  select
-    $6, $7, clock_timestamp(), count(*), array_agg(id),
-    case when count(first_id) > 0 then array_agg(first_id) end,
-    case when count(first_id) > 0 then array_agg(attempt) end,
-    case when count(name) > 0 then array_agg(name) end,
-    case when count(tracking) > 0 then array_agg(tracking) end,
-    case when count(moved_to) > 0 then array_agg(moved_to) end,
-    {submitters}
-  from taken having count(*) > 0
-  returning ids, first_ids, attempts, names, trackings, moved_tos
-), payload as (
-  insert into execlog_payload (batch, topics, keys, payloads, headers)
-  select $6, array_agg(topic), array_agg(key), array_agg(payload), array_agg(headers) from taken
-    having count(*) > 0
-  returning topics, keys, payloads, headers
-)
-select
-  (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
-  (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint as spent,
-  size.rows > $8 or (size.bytes > $9 and size.rows > 1) as too_large,
-  ids, first_ids, attempts, names, topics, keys, payloads, headers, trackings, moved_tos
-from size left join batch on true left join payload on true"
-    )
-}
-
-async fn statement(
-    connection: &mut PgConnection,
-    source: Source,
-    request: ClaimRequest<'_>,
-) -> Result<PgRow, sqlx::Error> {
-    let which = if request.is_beside_a_hotspot { BY_PLACE } else { BY_SHARD };
-    sqlx::query(AssertSqlSafe(claim_text(source, which)))
+fn bind<'q>(
+    query: Query<'q, Postgres, PgArguments>,
+    request: ClaimRequest<'q>,
+) -> Query<'q, Postgres, PgArguments> {
+    query
         .bind(request.shards)
         .bind(request.range.from)
         .bind(request.range.to)
@@ -331,35 +281,37 @@ async fn statement(
         .bind(request.owner.uuid())
         .bind(ROWS_MAX)
         .bind(BYTES_MAX)
-        .fetch_one(connection)
-        .await
 }
 
-/// Condition of the delete. Reading the rows a second time by their key is 5 % cheaper than by
-/// their place (docs/decisions/0023), except as below.
-const BY_SHARD: &str = "shard = any($1)";
-/// Condition of the delete for a range of which few rows are taken. It belongs to a deferred range,
-/// so it lies within one leaf, where the places are valid.
-const BY_PLACE: &str = "ctid = any(array(select place from found))";
-/// Settings for a claim beside a hotspot. The index leads to every row on another page: 1.0 us for
-/// a row that is left in place, 0.4 us by a bitmap of all rows. The number of rows read is not
-/// limited, so the time is, because the watermark waits. When it runs out, the claim gives way and
-/// a smaller one follows.
-const IN_THE_ORDER_OF_THE_HEAP: &str = "set local enable_bitmapscan = on; set local \
-                                        enable_indexscan = off; set local enable_seqscan = off; \
-                                        set local statement_timeout = '200ms'";
-
-async fn carry_out(
+/// Returns the row of a statement, which is run in a transaction with `settings` if there are any.
+/// Returns `None` when there is no row, and when the leaf does not exist: no task is in that range.
+async fn fetch(
     connection: &mut PgConnection,
-    source: Source,
-    request: ClaimRequest<'_>,
-) -> Result<PgRow, sqlx::Error> {
-    if !request.is_beside_a_hotspot {
-        return statement(connection, source, request).await;
+    settings: Option<&str>,
+    query: Query<'_, Postgres, PgArguments>,
+) -> Result<Option<PgRow>, sqlx::Error> {
+    let outcome = match settings {
+        None => query.fetch_one(connection).await,
+        Some(settings) => fetch_with(connection, settings, query).await,
+    };
+    match outcome {
+        Ok(row) => Ok(Some(row)),
+        Err(sqlx::Error::RowNotFound) => Ok(None),
+        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(UNDEFINED_TABLE) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
+}
+
+async fn fetch_with(
+    connection: &mut PgConnection,
+    settings: &str,
+    query: Query<'_, Postgres, PgArguments>,
+) -> Result<PgRow, sqlx::Error> {
     let mut transaction = connection.begin().await?;
-    sqlx::raw_sql(IN_THE_ORDER_OF_THE_HEAP).execute(&mut *transaction).await?;
-    let row = statement(&mut transaction, source, request).await?;
+    sqlx::raw_sql(AssertSqlSafe(settings)).execute(&mut *transaction).await?;
+    let row = query.fetch_one(&mut *transaction).await?;
     transaction.commit().await?;
     Ok(row)
 }
@@ -403,8 +355,8 @@ pub(super) fn read_batch(
 
 /// Builds a batch from the bytes of its arrays as Postgres sends them, in the order of
 /// [`read_batch`]. The second to fourth array and the last two may be missing. Returns `None` when
-/// the bytes are not arrays, or do not belong together. Sealed records are opened with `payload_keys`; those
-/// that cannot be opened stay sealed, and the batch says so.
+/// the bytes are not arrays, or do not belong together. Sealed records are opened with
+/// `payload_keys`; those that cannot be opened stay sealed, and the batch says so.
 pub fn batch_of(
     batch: BatchId,
     arrays: [Option<&[u8]>; COLUMN_COUNT],

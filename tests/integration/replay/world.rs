@@ -131,7 +131,7 @@ impl World {
             rules,
             epoch,
             identities: identities.collect(),
-            claims: Claims::new(&settings),
+            claims: Claims::new(&settings, rules),
             canceller: Cancels::new(&settings),
             replaces: Replaces::new(&settings, RETENTION, 1),
             look_up: LookUp::new(&settings, &cluster, 1),
@@ -190,7 +190,7 @@ impl World {
             Action::PutVerdict { put } => {
                 self.verdict(protocol, (state, next), usize::from(put)).await
             }
-            Action::Claim { slot, kind } => {
+            Action::Claim { slot, kind } | Action::ClaimHidden { slot, kind } => {
                 self.claim(
                     protocol,
                     (state, next),

@@ -83,7 +83,9 @@ impl Protocol {
     /// Returns the rows that a claim of this kind would take for a node with the shards `mine`.
     pub fn claimable(&self, db: &Database, kind: usize, mine: u8) -> Rows {
         let kind = self.decisions.claims[kind];
-        let rows = if kind.is_far { db.far } else { self.visible(db) };
+        // A claim names its leaf, so it sees the rows of one that is not attached. No claim crosses
+        // the end of a leaf.
+        let rows = if kind.is_far { db.far } else { db.near };
         let is_taken = |row: &usize| {
             let is_of_shard = kind.is_for_all || mine >> (task_of(*row) % 2) & 1 == 1;
             is_of_shard && kind.dues >> db.due[*row] & 1 == 1

@@ -57,57 +57,172 @@ pub enum Mistake {
 pub enum Action {
     Tick,
     // Clients.
-    Submit { slot: u8, task: u8 },
-    SubmitUnanswered { slot: u8, task: u8 },
+    Submit {
+        slot: u8,
+        task: u8,
+    },
+    SubmitUnanswered {
+        slot: u8,
+        task: u8,
+    },
     Cancel,
     CancelUnanswered,
-    PutLock { put: u8 },
-    PutNear { put: u8 },
-    PutVerdict { put: u8 },
+    PutLock {
+        put: u8,
+    },
+    PutNear {
+        put: u8,
+    },
+    PutVerdict {
+        put: u8,
+    },
     Reschedule,
     RescheduleNear,
     RescheduleVerdict,
     // Claims and publishing.
-    Claim { slot: u8, kind: u8 },
-    ClaimUnanswered { slot: u8, kind: u8 },
-    HandOver { slot: u8, batch: u8, task: u8 },
-    Expire { slot: u8, batch: u8, task: u8 },
-    HandOverUncommitted { slot: u8, task: u8 },
-    Append { slot: u8, batch: u8, task: u8 },
-    AppendOfTheDead { task: u8 },
-    Acknowledge { slot: u8, batch: u8, task: u8 },
-    AcknowledgementLost { slot: u8, batch: u8, task: u8 },
-    ProducerReplaced { slot: u8, batch: u8, task: u8 },
-    NotSent { slot: u8, batch: u8, task: u8 },
-    RefusedForGood { slot: u8, batch: u8, task: u8 },
-    Settle { slot: u8, batch: u8 },
-    SettleUnanswered { slot: u8, batch: u8 },
-    SettleAgain { slot: u8, batch: u8 },
-    InsertOwed { slot: u8 },
+    Claim {
+        slot: u8,
+        kind: u8,
+    },
+    /// From a leaf that is not attached. No node looks there on purpose.
+    ClaimHidden {
+        slot: u8,
+        kind: u8,
+    },
+    ClaimUnanswered {
+        slot: u8,
+        kind: u8,
+    },
+    HandOver {
+        slot: u8,
+        batch: u8,
+        task: u8,
+    },
+    Expire {
+        slot: u8,
+        batch: u8,
+        task: u8,
+    },
+    HandOverUncommitted {
+        slot: u8,
+        task: u8,
+    },
+    Append {
+        slot: u8,
+        batch: u8,
+        task: u8,
+    },
+    AppendOfTheDead {
+        task: u8,
+    },
+    Acknowledge {
+        slot: u8,
+        batch: u8,
+        task: u8,
+    },
+    AcknowledgementLost {
+        slot: u8,
+        batch: u8,
+        task: u8,
+    },
+    ProducerReplaced {
+        slot: u8,
+        batch: u8,
+        task: u8,
+    },
+    NotSent {
+        slot: u8,
+        batch: u8,
+        task: u8,
+    },
+    RefusedForGood {
+        slot: u8,
+        batch: u8,
+        task: u8,
+    },
+    Settle {
+        slot: u8,
+        batch: u8,
+    },
+    SettleUnanswered {
+        slot: u8,
+        batch: u8,
+    },
+    SettleAgain {
+        slot: u8,
+        batch: u8,
+    },
+    InsertOwed {
+        slot: u8,
+    },
     // Checks of the node's own batches.
-    Ask { slot: u8 },
-    TakeIn { slot: u8 },
-    Adopt { slot: u8 },
-    AdoptUnanswered { slot: u8 },
-    Load { slot: u8, batch: u8 },
+    Ask {
+        slot: u8,
+    },
+    TakeIn {
+        slot: u8,
+    },
+    Adopt {
+        slot: u8,
+    },
+    AdoptUnanswered {
+        slot: u8,
+    },
+    Load {
+        slot: u8,
+        batch: u8,
+    },
     // Maintenance.
-    Move { slot: u8 },
-    Prepare { slot: u8 },
-    DetachBegins { slot: u8 },
-    DetachEnds { slot: u8 },
-    Finalize { slot: u8 },
-    DropOrKeep { slot: u8 },
-    LockExpires { slot: u8 },
+    Move {
+        slot: u8,
+    },
+    Prepare {
+        slot: u8,
+    },
+    DetachBegins {
+        slot: u8,
+    },
+    DetachEnds {
+        slot: u8,
+    },
+    Finalize {
+        slot: u8,
+    },
+    DropOrKeep {
+        slot: u8,
+    },
+    LockExpires {
+        slot: u8,
+    },
     // Heartbeats, crashes and starts of nodes.
-    Beat { slot: u8 },
-    Age { identity: u8 },
-    AgeOfTheLiving { identity: u8 },
-    Decide { slot: u8, identity: u8 },
-    DeclareDead { slot: u8 },
-    Crash { slot: u8 },
-    Pause { slot: u8 },
-    Wake { slot: u8 },
-    Restart { slot: u8 },
+    Beat {
+        slot: u8,
+    },
+    Age {
+        identity: u8,
+    },
+    AgeOfTheLiving {
+        identity: u8,
+    },
+    Decide {
+        slot: u8,
+        identity: u8,
+    },
+    DeclareDead {
+        slot: u8,
+    },
+    Crash {
+        slot: u8,
+    },
+    Pause {
+        slot: u8,
+    },
+    Wake {
+        slot: u8,
+    },
+    Restart {
+        slot: u8,
+    },
     // Servers.
     LateCommit,
     LateAbort,
@@ -252,7 +367,7 @@ impl Model for Protocol {
             _ => self.node_step(&mut next, action)?,
         }
         self.watch_the_cancel(&mut next);
-        forget_what_does_not_matter(&mut next);
+        state::forget_what_does_not_matter(&mut next);
         if next.next_batch > u8::try_from(BATCHES).unwrap() {
             next.broken = Some(Property::OutOfBounds);
         }
@@ -268,6 +383,7 @@ impl Model for Protocol {
             action,
             Action::SubmitUnanswered { .. }
                 | Action::CancelUnanswered
+                | Action::ClaimHidden { .. }
                 | Action::ClaimUnanswered { .. }
                 | Action::AppendOfTheDead { .. }
                 | Action::AcknowledgementLost { .. }
@@ -323,7 +439,7 @@ impl Protocol {
 }
 
 /// All kinds of actions except those of mistakes.
-pub const KINDS: [&str; 53] = [
+pub const KINDS: [&str; 54] = [
     "Tick",
     "Submit",
     "SubmitUnanswered",
@@ -336,6 +452,7 @@ pub const KINDS: [&str; 53] = [
     "RescheduleNear",
     "RescheduleVerdict",
     "Claim",
+    "ClaimHidden",
     "ClaimUnanswered",
     "HandOver",
     "Expire",
@@ -394,6 +511,7 @@ pub fn kind_of(action: Action) -> &'static str {
         Action::RescheduleNear => "RescheduleNear",
         Action::RescheduleVerdict => "RescheduleVerdict",
         Action::Claim { .. } => "Claim",
+        Action::ClaimHidden { .. } => "ClaimHidden",
         Action::ClaimUnanswered { .. } => "ClaimUnanswered",
         Action::HandOver { .. } => "HandOver",
         Action::Expire { .. } => "Expire",
@@ -437,49 +555,6 @@ pub fn kind_of(action: Action) -> &'static str {
         Action::Etcd(Etcd::Away) => "EtcdAway",
         Action::Etcd(Etcd::Empty) => "EtcdEmpty",
         Action::Etcd(Etcd::Stuck) => "EtcdStuck",
-    }
-}
-
-/// Makes states equal that can never be told apart, so there are fewer states to visit.
-fn forget_what_does_not_matter(state: &mut State) {
-    let can_be_undone = state.faults.postgres > 0;
-    if !can_be_undone {
-        state.undo = None;
-    }
-    for batch in &mut state.db.batches {
-        for outcome in &mut batch.outcomes {
-            if let Progress::Deferred { maybe_sent, due } = outcome {
-                (*maybe_sent, *due) = (false, 0);
-            }
-        }
-    }
-    for node in &mut state.nodes {
-        if node.check.is_none() {
-            node.fresh = 0;
-        }
-        for batch in 0..BATCHES {
-            // If Postgres will not crash again, only settles that an earlier crash has undone can
-            // be missing.
-            let found = &state.db.batches[batch];
-            let is_missed = !found.is_settled && found.owner == node.identity;
-            let is_asked_for = node.check.is_some_and(|check| check.own >> batch & 1 == 1)
-                || node.undone >> batch & 1 == 1;
-            let is_over =
-                matches!(node.registry[batch], RegistryEntry::Settled | RegistryEntry::Durable);
-            if is_over && !can_be_undone && !is_missed && !is_asked_for {
-                node.registry[batch] = RegistryEntry::None;
-            }
-            if node.registry[batch] == RegistryEntry::None {
-                node.progress[batch] = [Progress::Waiting; TASKS];
-                node.maybe_sent &= !state::bit(batch);
-            }
-        }
-    }
-    for identity in 0..IDENTITIES {
-        let is_gone = state.nodes.iter().all(|node| usize::from(node.identity) != identity);
-        if is_gone && state.db.hearts[identity] == Heart::Dead {
-            state.age[identity] = 0;
-        }
     }
 }
 

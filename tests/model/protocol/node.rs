@@ -92,9 +92,14 @@ impl Protocol {
     fn claim_actions(&self, state: &State, slot: u8, actions: &mut Vec<Action>) {
         let mine = self.standing(state, slot).mine;
         for (kind, claim) in self.decisions.claims.iter().enumerate() {
-            if claim.tick == state.tick && self.claimable(&state.db, kind, mine) != 0 {
+            let rows = self.claimable(&state.db, kind, mine);
+            if claim.tick == state.tick && rows != 0 {
+                let is_hidden = !claim.is_far && rows & !self.visible(&state.db) != 0;
                 let kind = as_u8(kind);
-                actions.push(Action::Claim { slot, kind });
+                actions.push(match is_hidden {
+                    true => Action::ClaimHidden { slot, kind },
+                    false => Action::Claim { slot, kind },
+                });
                 actions.push(Action::ClaimUnanswered { slot, kind });
             }
         }
@@ -153,7 +158,9 @@ impl Protocol {
 
     pub fn node_step(&self, state: &mut State, action: Action) -> Option<()> {
         match action {
-            Action::Claim { slot, kind } => self.claim_step(state, slot, kind, true),
+            Action::Claim { slot, kind } | Action::ClaimHidden { slot, kind } => {
+                self.claim_step(state, slot, kind, true)
+            }
             Action::ClaimUnanswered { slot, kind } => self.claim_step(state, slot, kind, false),
             Action::HandOver { slot, batch, task } => {
                 self.hand_over(state, slot, usize::from(batch), usize::from(task))

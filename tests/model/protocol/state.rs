@@ -313,3 +313,46 @@ pub enum Property {
     /// The limits of the model are too narrow for the scope.
     OutOfBounds,
 }
+
+/// Makes states equal that can never be told apart, so there are fewer states to visit.
+pub fn forget_what_does_not_matter(state: &mut State) {
+    let can_be_undone = state.faults.postgres > 0;
+    if !can_be_undone {
+        state.undo = None;
+    }
+    for batch in &mut state.db.batches {
+        for outcome in &mut batch.outcomes {
+            if let Progress::Deferred { maybe_sent, due } = outcome {
+                (*maybe_sent, *due) = (false, 0);
+            }
+        }
+    }
+    for node in &mut state.nodes {
+        if node.check.is_none() {
+            node.fresh = 0;
+        }
+        for batch in 0..BATCHES {
+            // If Postgres will not crash again, only settles that an earlier crash has undone can
+            // be missing.
+            let found = &state.db.batches[batch];
+            let is_missed = !found.is_settled && found.owner == node.identity;
+            let is_asked_for = node.check.is_some_and(|check| check.own >> batch & 1 == 1)
+                || node.undone >> batch & 1 == 1;
+            let is_over =
+                matches!(node.registry[batch], RegistryEntry::Settled | RegistryEntry::Durable);
+            if is_over && !can_be_undone && !is_missed && !is_asked_for {
+                node.registry[batch] = RegistryEntry::None;
+            }
+            if node.registry[batch] == RegistryEntry::None {
+                node.progress[batch] = [Progress::Waiting; TASKS];
+                node.maybe_sent &= !bit(batch);
+            }
+        }
+    }
+    for identity in 0..IDENTITIES {
+        let is_gone = state.nodes.iter().all(|node| usize::from(node.identity) != identity);
+        if is_gone && state.db.hearts[identity] == Heart::Dead {
+            state.age[identity] = 0;
+        }
+    }
+}
