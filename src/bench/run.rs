@@ -163,8 +163,8 @@ impl BenchRun {
         self.wait_until(due).await;
         let arrived = || ledger.snapshot().arrived_count;
         if self.wait_while("have not arrived", || ledger.missing_count(due), arrived).await {
-            // Waits for duplicates, which arrive after the task. The reader's fetches take a quarter
-            // of a second.
+            // Waits for duplicates, which arrive after the task. The reader's fetches take a
+            // quarter of a second.
             clock::sleep(Duration::from_millis(600)).await;
         }
     }

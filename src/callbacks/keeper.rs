@@ -139,8 +139,8 @@ impl CallbackKeeper {
         Ok(())
     }
 
-    /// Returns false for a callback whose headers this node cannot decrypt. It sends nothing without
-    /// them; other nodes may.
+    /// Returns false for a callback whose headers this node cannot decrypt. It sends nothing
+    /// without them; other nodes may.
     fn is_opened(&mut self, stored: &StoredCallback) -> bool {
         let Some(why) = stored.unopened else { return true };
         let throttle = self.unopened.entry(stored.topic.clone());

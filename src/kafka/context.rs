@@ -130,7 +130,8 @@ fn end_span(publications: &Publications, correlation_id: usize, outcome: &Delive
 
 /// How librdkafka begins an error about a login without a token.
 const NO_TOKEN: &str = "Failed to acquire SASL OAUTHBEARER token: ";
-/// The facilities of librdkafka's log lines about tokens: the second one serves logins by assertion.
+/// The facilities of librdkafka's log lines about tokens: the second one serves logins by
+/// assertion.
 const TOKEN_FACILITIES: [&str; 2] = ["OIDC", "JWT"];
 /// The length at which the answer of a server of tokens is cut. It may be a page.
 const TOKEN_REASON_CHARS_MAX: usize = 300;

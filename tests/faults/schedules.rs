@@ -375,9 +375,9 @@ impl<'a> Case<'a> {
 }
 
 /// Checks that the number of a run is its place among the runs that existed when it was made. Some
-/// of those may have been withdrawn later. `gaps` is the number of instants before the run that have
-/// no run and are not counted by one: each may have had one. So may the instant of each earlier run
-/// that was made later, and the instants that such a run counts.
+/// of those may have been withdrawn later. `gaps` is the number of instants before the run that
+/// have no run and are not counted by one: each may have had one. So may the instant of each
+/// earlier run that was made later, and the instants that such a run counts.
 fn check_number(places: &[Place], index: usize, gaps: i64) -> Option<String> {
     let place = &places[index];
     let earlier = places.iter().filter(|other| other.epoch < place.epoch).count();

@@ -3,8 +3,8 @@
 //! Statements that depend on the pause have a snapshot: it is taken when they begin, and they
 //! commit at any later time. A row that moves to another table is another row, which a statement
 //! that has begun before does not find. A node's memory of the pause may be old. A node may die
-//! anywhere; `protocol` has suspended nodes and lost answers. A cancel looks for the row of the task
-//! first, and then deletes that row.
+//! anywhere; `protocol` has suspended nodes and lost answers. A cancel looks for the row of the
+//! task first, and then deletes that row.
 
 use crate::checker::{Model, NEVER_LOST};
 use crate::searches::{ScopeSearches, unnoticed};

@@ -202,7 +202,8 @@ impl Service {
         self.state.parts.get()?.shared.clock.arrival()
     }
 
-    /// Returns a lower bound of the cluster's time. Before the first answer of Postgres, it is that of this machine.
+    /// Returns a lower bound of the cluster's time. Before the first answer of Postgres, it is that
+    /// of this machine.
     pub fn now(&self) -> Timestamp {
         answer_by_model!(self, model => model.arrival().unwrap_or_else(clock::wall));
         match self.state.parts.get() {

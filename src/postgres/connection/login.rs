@@ -3,8 +3,8 @@
 //! For a password of the default kind (SCRAM-SHA-256) the driver computes 4,096 rounds of a hash,
 //! and yields after each five of them. Each yield lasts as long as all other ready tasks of the
 //! thread take for one turn. With ten milliseconds per turn, a login needs eight seconds and misses
-//! its deadline, and the repeated logins keep the node busy. In the fault runner, nodes on a machine
-//! without idle CPU were without connections for 45 to 107 s after a restart of Postgres.
+//! its deadline, and the repeated logins keep the node busy. In the fault runner, nodes on a
+//! machine without idle CPU were without connections for 45 to 107 s after a restart of Postgres.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -13,8 +13,8 @@ use std::task::Poll;
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 
-/// Maximum number of polls of a login in one turn of its task: 13 turns for the hash instead of 819.
-/// A login that waits for the server is polled as often, for nothing.
+/// Maximum number of polls of a login in one turn of its task: 13 turns for the hash instead of
+/// 819. A login that waits for the server is polled as often, for nothing.
 const POLLS_PER_TURN: usize = 64;
 
 /// Opens a session.

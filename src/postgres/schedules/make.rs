@@ -182,9 +182,9 @@ impl RunTask {
     }
 }
 
-/// The time of the statement decides, not of the row, so that the index is used. Payload and headers
-/// are read only when the records of runs must be sealed by this node. Of these, a look reads
-/// [`RECORDS_BYTES_MAX`], but one at least.
+/// The time of the statement decides, not of the row, so that the index is used. Payload and
+/// headers are read only when the records of runs must be sealed by this node. Of these, a look
+/// reads [`RECORDS_BYTES_MAX`], but one at least.
 fn select_text(condition: &str) -> String {
     format!(
         "-- schedules to make runs of

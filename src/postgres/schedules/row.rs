@@ -139,8 +139,8 @@ pub(super) fn schedule_of(row: &PgRow, keys: &KeySet) -> Result<StoredSchedule, 
     stored_of(row, record_of(row, keys)?)
 }
 
-/// Reads a schedule of a list, which has the beginning of the headers and no payload. The result has
-/// neither, and no key when this node cannot decrypt it.
+/// Reads a schedule of a list, which has the beginning of the headers and no payload. The result
+/// has neither, and no key when this node cannot decrypt it.
 pub(super) fn listed_schedule_of(
     row: &PgRow,
     keys: &KeySet,

@@ -10,8 +10,8 @@ use crate::domain::{Expiry, Kept, TaskId, TaskState, TaskView, Timestamp, TopicN
 use crate::postgres::tasks::principals::actors_of;
 use crate::sealing::{Columns, KeySet, OpenedRecord, RecordOwner};
 
-/// Lists show keys of at most this many bytes, so that a page is limited in bytes, too. A sealed key
-/// is 33 bytes longer, so statements take keys of at most 1,057 bytes.
+/// Lists show keys of at most this many bytes, so that a page is limited in bytes, too. A sealed
+/// key is 33 bytes longer, so statements take keys of at most 1,057 bytes.
 const LISTED_KEY_MAX: usize = 1024;
 
 /// Reads the view of a row with its whole record.
