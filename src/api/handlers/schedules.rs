@@ -23,7 +23,7 @@ use crate::api::problems::refusal::{FieldOrigin, of_refusal};
 use crate::api::request::draft::schedule;
 use crate::api::request::query::{self, Parameters};
 use crate::api::request::{body, idempotency, preconditions};
-use crate::api::shared::ApiShared;
+use crate::api::shared::{ApiShared, Deadline};
 use crate::domain::schedule::{ScheduleChange, StoredSchedule};
 use crate::domain::{ScheduleName, TaskName, TopicName};
 use crate::node::messages::{BackfillAnswer, Draft, Due, PutSchedule, Refusal, ScheduleRange};
@@ -283,6 +283,8 @@ pub async fn trigger(
     let permit: Permit<ScheduleRight> = guard.permit(&topic)?;
     idempotency::refuse(request.headers(), NO_KEY)?;
     body::refuse(&shared, request, deadline).await?;
+    let call = Call { shared: &shared, guard: &guard, deadline };
+    charge_runs(&call, &permit, &name, |_schedule| 1).await?;
     let triggering = shared.service.trigger_schedule(&permit, &name, arrived_at);
     let answer = shared.in_time(deadline.hold(triggering).await, Problem::submit_unknown)?;
     let origin = FieldOrigin { due: "name", payload: "name" };
@@ -321,6 +323,14 @@ pub async fn backfill(
     let wanted = body::parse(&shared, deadline, bytes, read).await?;
     if wanted.is_dry_run {
         guard.trail().only_asks();
+    } else {
+        let call = Call { shared: &shared, guard: &guard, deadline };
+        let range = (wanted.from, wanted.to);
+        // The service tells what is wrong with the range.
+        let count_of = |schedule: &StoredSchedule| {
+            schedule.instants_to_backfill(range, wanted.asked_at).map_or(0, |runs| runs.len())
+        };
+        charge_runs(&call, &permit, &name, count_of).await?;
     }
     let filling = shared.service.backfill_schedule(&permit, &name, wanted);
     let answer = shared.in_time(deadline.hold(filling).await, Problem::schedule_unknown)?;
@@ -343,4 +353,27 @@ pub async fn backfill(
         runs: done.runs.into_iter().map(Rfc3339).collect(),
     };
     Ok(answers::json(StatusCode::OK, &json))
+}
+
+/// A request that is being answered.
+struct Call<'a> {
+    shared: &'a ApiShared,
+    guard: &'a Guard,
+    deadline: Deadline,
+}
+
+/// Charges runs that a caller asks for to the limits of the caller and of the topic, as submits of
+/// the schedule's record. Runs that exist already count as well, as repeated submits do.
+async fn charge_runs(
+    call: &Call<'_>,
+    permit: &Permit<ScheduleRight>,
+    name: &ScheduleName,
+    count_of: impl FnOnce(&StoredSchedule) -> usize,
+) -> Result<(), Problem> {
+    let Call { shared, guard, deadline } = *call;
+    let finding = shared.service.schedule_to_run(permit, name);
+    let found = shared.ask(guard, deadline, finding, Problem::unavailable).await?;
+    let stored = found.ok_or_else(Problem::schedule_not_found)?;
+    let records = iter::repeat_n(&stored.schedule.record, count_of(&stored));
+    limits::charge(&shared.policy, guard.caller(), records)
 }

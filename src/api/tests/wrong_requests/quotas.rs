@@ -94,6 +94,33 @@ async fn every_way_to_submit_counts_and_refused_tasks_do_as_well() {
 }
 
 #[tokio::test]
+async fn runs_that_a_caller_asks_for_count_as_submits() {
+    let limited = Limited::new("tasks_per_second = 1, burst = 4");
+    let call = |method, path: &str, body: &str| {
+        request(method, path, Some("application/json"), body.to_owned())
+    };
+    let path = "/v1/schedules/t/hourly";
+    let hourly = r#"{"every":"1h","payload":1}"#;
+    assert!(limited.ask(1, call("PUT", path, hourly)).await.status().is_success());
+    let trigger = || bare("POST", "/v1/schedules/t/hourly/trigger");
+    let backfill = |more: &str| {
+        call("POST", "/v1/schedules/t/hourly/backfill", &format!(r#"{{"last":"2h"{more}}}"#))
+    };
+    assert_eq!(limited.ask(0, backfill(r#","dry_run":true"#)).await.status(), 200);
+    assert_eq!(limited.ask(0, backfill("")).await.status(), 200, "two runs");
+    for _left in 0..2 {
+        assert_eq!(limited.ask(0, trigger()).await.status(), 201);
+    }
+    for request in [trigger(), backfill("")] {
+        let refused = limited.ask(0, request).await;
+        assert_eq!(refused.status(), 429);
+        assert_eq!(json_of(refused).await["type"], "urn:punctual:problem:quota-exceeded");
+    }
+    let unknown = bare("POST", "/v1/schedules/t/other/trigger");
+    assert_eq!(limited.ask(0, unknown).await.status(), 404);
+}
+
+#[tokio::test]
 async fn reads_and_requests_have_limits_of_their_own() {
     let limited = Limited::new("reads_per_second = 2");
     let read = || limited.ask(0, bare("GET", "/v1/tasks/counts"));

@@ -33,6 +33,16 @@ impl Service {
         self.opened()?.schedules.find(permit.topic(), name).await
     }
 
+    /// Returns a schedule of which the caller wants runs.
+    pub async fn schedule_to_run(
+        &self,
+        permit: &Permit<permit::Schedule>,
+        name: &ScheduleName,
+    ) -> Result<Option<StoredSchedule>, Unavailable> {
+        answer_by_model!(self, model => Ok(model.schedules.find(permit.topic(), name)));
+        self.opened()?.schedules.find(permit.topic(), name).await
+    }
+
     /// Lists the schedules of a topic in the order of their names.
     pub async fn schedules(
         &self,
