@@ -13,6 +13,7 @@ use crate::api::access::guard::Guard;
 use crate::api::json::answers;
 use crate::api::json::topics::{TopicJson, TopicPage};
 use crate::api::problems::problem::Problem;
+use crate::api::problems::refusal::{FieldOrigin, of_refusal};
 use crate::api::request::draft::{policy, schedule};
 use crate::api::request::fields::refuse_internal;
 use crate::api::request::query::{self, Parameters};
@@ -21,7 +22,7 @@ use crate::api::shared::{ApiShared, Deadline};
 use crate::domain::TopicName;
 use crate::domain::schedule::RevisionCondition;
 use crate::domain::topic::policy::{TopicChange, TopicChanged, TopicPolicy};
-use crate::node::messages::{ChangedTopic, TopicView};
+use crate::node::messages::{ChangedTopic, Refusal, TopicView};
 
 /// The number of topics in a page, unless the request says otherwise.
 const LIMIT: usize = 100;
@@ -117,9 +118,14 @@ pub async fn put_policy(
     let (policy, is_paused) = body::parse(&shared, deadline, bytes, read).await?;
     let dead_topic = policy.tracking.as_ref().and_then(|tracking| tracking.dead_topic.as_ref());
     if let Some(dead_topic) = dead_topic {
-        let _permit: Permit<Submit> = guard.permit(dead_topic)?;
+        let dead: Permit<Submit> = guard.permit(dead_topic)?;
         // Its readers see the records of the topic.
         let _permit: Permit<ReadPayload> = guard.permit(&topic)?;
+        // Otherwise each submit without a policy of its own would be refused.
+        if shared.knows_topic(deadline, &dead, None).await == Some(false) {
+            let unknown = Refusal::OfDeadTopic(Box::new(Refusal::UnknownTopic));
+            return Err(of_refusal(unknown, FieldOrigin { due: "due_at", payload: "payload" }));
+        }
     }
     let change = TopicChange { condition, policy: Some(policy), is_paused, ..UNCHANGED };
     changed(&shared, &guard, deadline, (&permit, change)).await

@@ -482,13 +482,21 @@ async fn a_topic_is_shown_to_its_readers_and_held_by_operators_alone() {
     let listed = json_of(world.all.ask(bare("GET", "/v1/topics?limit=1")).await).await;
     assert_eq!(listed["topics"].as_array().map(Vec::len), Some(1), "{listed}");
 
-    let mut request = put(path);
-    request.headers_mut().insert(header::IF_MATCH, "\"1\"".parse().unwrap());
-    assert_eq!(world.all.ask(request).await.status(), StatusCode::PRECONDITION_FAILED);
+    let mut outdated = put(path);
+    outdated.headers_mut().insert(header::IF_MATCH, "\"1\"".parse().unwrap());
+    assert_eq!(world.all.ask(outdated).await.status(), StatusCode::PRECONDITION_FAILED);
     let missing = world.all.ask(bare("GET", "/v1/topics/no-such-topic")).await;
     assert_eq!(missing.status(), StatusCode::NOT_FOUND);
     let missing = world.all.ask(bare("POST", "/v1/topics/no-such-topic/pause")).await;
     assert_eq!(missing.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    for (dead_topic, status) in [("no-such-topic", 422), ("unseen", 200)] {
+        let body = format!(r#"{{"ttr":"1m","retry":{{"dead_topic":"{dead_topic}"}}}}"#);
+        let set = world.all.ask(request("PUT", path, Some("application/json"), body)).await;
+        assert_eq!(set.status(), status, "{dead_topic}");
+        if status == 422 {
+            assert_eq!(json_of(set).await["field"], "retry.dead_topic");
+        }
+    }
 }
 
 #[tokio::test]
