@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
+use std::pin::pin;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -57,8 +58,9 @@ pub async fn submit(
     limits::check(&shared.policy.current(), guard.caller(), draft.draft(), origin, arrived_at)?;
     limits::charge(&shared.policy, guard.caller(), iter::once(&draft.draft().record))?;
     let echo = echo_of(draft.draft());
-    let submitting = deadline.hold(shared.service.submit(draft, arrived_at));
-    let answer = shared.in_time(submitting.await, Problem::submit_unknown)?;
+    // Pinned here, so that the large future is not moved once more.
+    let submitting = pin!(shared.service.submit(draft, arrived_at));
+    let answer = shared.in_time(deadline.hold(submitting).await, Problem::submit_unknown)?;
     let accepted = answer
         .map_err(|refusal| of_refusal(refusal.with_reason(|reason| guard.tells(reason)), origin))?;
     guard.trail().names_id(accepted.id);

@@ -4,6 +4,7 @@ mod routes;
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 
 use axum::Router;
@@ -81,7 +82,7 @@ impl SeenRequest {
 }
 
 /// The bytes that a header field counts besides name and value (RFC 9113, 6.5.2).
-pub const FIELD_BYTES: usize = 32;
+const FIELD_BYTES: usize = 32;
 
 /// The operations whose requests submit the tasks of their body.
 const SUBMITS: [&str; 3] = ["submitTask", "submitBatch", "putTask"];
@@ -203,10 +204,12 @@ impl Api {
             }
             kind
         };
-        let mut response = self
-            .respond((&mut place, &mut audited), (route, operation), request, &id)
-            .instrument(span.clone())
-            .await;
+        let mut response = {
+            // Pinned here, so that the large future is not moved once more.
+            let responding =
+                pin!(self.respond((&mut place, &mut audited), (route, operation), request, &id));
+            responding.instrument(span.clone()).await
+        };
         self.throttle_denials(place.caller(), &mut audited, &mut response);
         // The problem is written before the size is measured: it may show a task with its payload.
         let mut kind = tell(&mut response);
