@@ -177,6 +177,13 @@ impl TaskView {
         self.moved_to.unwrap_or_else(|| self.id.due_at())
     }
 
+    /// Drops payload and headers, which may be large, for an answer with many tasks.
+    pub fn forget_payload(&mut self) {
+        if let Some(kept) = &mut self.kept {
+            (kept.payload, kept.headers) = (None, Vec::new());
+        }
+    }
+
     /// Returns true while the task has not ended.
     pub fn is_pending(&self) -> bool {
         matches!(

@@ -290,7 +290,7 @@ fn heed_item(
         let unavailable = unavailable.with_reason(|reason| guard.tells(reason));
         of_unavailable(unavailable, Problem::outcome_of_call_unknown)
     })?;
-    heed(guard, heard, not_found)
+    heed(guard, heard, not_found).map_err(Problem::one_of_many)
 }
 
 #[derive(Serialize)]

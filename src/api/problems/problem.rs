@@ -37,6 +37,8 @@ pub struct Problem {
 struct More {
     verdict: Option<&'static str>,
     task: Option<(TaskView, Shows)>,
+    /// True in an answer with many results: the task is shown as in a list.
+    is_one_of_many: bool,
     current: Option<TaskId>,
     missing: Vec<NotReady>,
     /// True when the reasons of `missing` are not for this caller.
@@ -76,6 +78,15 @@ impl Problem {
             Some(field) => Cow::Owned(format!("{path}.{field}")),
             None => Cow::Owned(path.to_owned()),
         });
+        self
+    }
+
+    /// Shows the task as in a list: the answer may have thousands.
+    #[must_use]
+    pub fn one_of_many(mut self) -> Self {
+        if let Some(more) = &mut self.more {
+            more.is_one_of_many = true;
+        }
         self
     }
 
@@ -390,9 +401,12 @@ impl Problem {
             current_id: more.and_then(|more| more.current).map(DisplayJson),
             action: more.and_then(|more| more.action).map(Action::name),
             topic: more.and_then(|more| more.topic.as_ref()).map(TopicName::as_str),
-            task: more
-                .and_then(|more| more.task.as_ref())
-                .map(|(task, shows)| TaskJson::of_view(task, *shows)),
+            task: more.and_then(|more| more.task.as_ref()).map(|(task, shows)| {
+                match more.is_some_and(|more| more.is_one_of_many) {
+                    true => TaskJson::of_listed(task, *shows),
+                    false => TaskJson::of_view(task, *shows),
+                }
+            }),
             missing: more
                 .map(|more| more.missing.as_slice())
                 .unwrap_or_default()

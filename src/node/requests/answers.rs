@@ -84,13 +84,23 @@ impl Answers {
             let reason = "the cluster's clock is not known yet".to_owned();
             return vec![Err(Unavailable::ServerAway { reason }); calls.len()];
         };
+        let is_many = calls.len() > 1;
         let mut waiting = Vec::with_capacity(calls.len());
         for ((target, call), id) in calls.into_iter().zip(ids) {
             waiting.push(self.begin(target, call, id, arrived_at).await);
         }
-        let ending = waiting.into_iter().map(async |begun| match begun {
-            Begun::Done(result) => result,
-            Begun::Waits(waiting) => self.end(waiting).await,
+        let ending = waiting.into_iter().map(async |begun| {
+            let mut result = match begun {
+                Begun::Done(result) => result,
+                Begun::Waits(waiting) => self.end(waiting).await,
+            };
+            // Thousands of records of a megabyte would exhaust the memory.
+            if let Ok(Heard::Tracked(_, view) | Heard::NotTracked(view)) = &mut result
+                && is_many
+            {
+                view.forget_payload();
+            }
+            result
         });
         stream::iter(ending).buffered(LOOK_UPS_AT_ONCE).collect().await
     }

@@ -129,3 +129,15 @@ async fn untracked_tasks_take_no_calls() {
         assert_eq!(problem["type"], "urn:punctual:problem:not-tracked");
     }
 }
+
+#[tokio::test]
+async fn a_refused_outcome_of_many_shows_its_task_without_the_payload() {
+    let api = api();
+    submit(&api, r#"{"topic":"t","name":"n","delay":"1h","payload":"large","key":"k"}"#).await;
+    let outcome = r#"{"topic":"t","name":"n","outcome":"finish"}"#;
+    let body = format!(r#"{{"outcomes":[{outcome},{outcome}]}}"#);
+    let answer = json_of(api.ask(post("/v1/outcomes", body)).await).await;
+    let task = &answer["results"][0]["problem"]["task"];
+    assert_eq!((&task["name"], &task["key"]), (&"n".into(), &"k".into()), "{answer}");
+    assert_eq!((task.get("payload"), task.get("tombstone")), (None, None), "{answer}");
+}
