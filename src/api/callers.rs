@@ -120,6 +120,8 @@ pub enum PlacePurpose {
     Health,
     /// `/metrics`.
     Metrics,
+    /// The documents that everybody may read.
+    Documents,
 }
 
 /// The places that a caller has taken.
@@ -128,6 +130,7 @@ struct Places {
     work: AtomicUsize,
     health: AtomicUsize,
     metrics: AtomicUsize,
+    documents: AtomicUsize,
 }
 
 impl Places {
@@ -136,6 +139,7 @@ impl Places {
             PlacePurpose::Work => &self.work,
             PlacePurpose::Health => &self.health,
             PlacePurpose::Metrics => &self.metrics,
+            PlacePurpose::Documents => &self.documents,
         }
     }
 }
@@ -259,7 +263,8 @@ mod tests {
     #[test]
     fn each_purpose_has_places_of_its_own() {
         let caller = Callers::default().enter(Ipv6Addr::LOCALHOST.into(), 1).unwrap();
-        for purpose in [PlacePurpose::Work, PlacePurpose::Metrics, PlacePurpose::Health] {
+        use PlacePurpose::{Documents, Health, Metrics, Work};
+        for purpose in [Work, Metrics, Health, Documents] {
             assert!(caller.take_place(purpose, 1) && !caller.take_place(purpose, 1), "{purpose:?}");
         }
     }

@@ -12,11 +12,12 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// The limits that reject something, the service's own included. Each has a series from the start,
 /// so that a rate does not miss the first event.
-const LIMITS: [&str; 27] = [
+const LIMITS: [&str; 28] = [
     "requests_in_flight",
     "caller_requests",
     "caller_probes",
     "metrics_in_flight",
+    "documents_in_flight",
     "connections",
     "caller_connections",
     "header_bytes",

@@ -118,6 +118,9 @@ const UNPACKED_AT_ONCE_MAX: usize = 8;
 /// more than one caller can ask for.
 const METRICS_AT_ONCE_MAX: usize = 128;
 
+/// Documents that may be sent at the same time. All share their text.
+const DOCUMENTS_AT_ONCE_MAX: usize = 128;
+
 /// The state that the handlers share.
 #[derive(Debug)]
 pub struct ApiShared {
@@ -145,6 +148,7 @@ pub struct ApiShared {
     requests: Semaphore,
     /// Free places for requests of metrics.
     metrics_texts: Semaphore,
+    documents: Semaphore,
     caller_said: Mutex<Throttle>,
     /// The latest looks of the console at the metrics.
     pub looks: Mutex<Looks>,
@@ -201,6 +205,7 @@ impl ApiShared {
             parsing: Arc::new(Semaphore::new(PARSED_AT_ONCE_MAX)),
             requests,
             metrics_texts: Semaphore::new(METRICS_AT_ONCE_MAX),
+            documents: Semaphore::new(DOCUMENTS_AT_ONCE_MAX),
             caller_said: Mutex::new(Throttle::new(SAY_CALLER_EVERY)),
             looks: Mutex::default(),
         }
@@ -218,6 +223,7 @@ impl ApiShared {
             PlacePurpose::Work => Some((&self.requests, "requests_in_flight")),
             PlacePurpose::Health => None,
             PlacePurpose::Metrics => Some((&self.metrics_texts, "metrics_in_flight")),
+            PlacePurpose::Documents => Some((&self.documents, "documents_in_flight")),
         }
     }
 

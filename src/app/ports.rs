@@ -15,6 +15,8 @@ use crate::telemetry::Registry;
 
 /// Connections of the operator port, which has few callers.
 pub const OPERATORS_MAX: usize = 64;
+/// Those of one address, so that idle connections from there leave room for the others.
+const OPERATORS_OF_ONE_MAX: usize = OPERATORS_MAX / 2;
 /// The interval at which the files of the certificate are read again. A change takes two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
@@ -77,7 +79,7 @@ impl Ports {
                 port: Port::Operator,
                 has_console: false,
                 connections_max: OPERATORS_MAX,
-                caller_connections_max: OPERATORS_MAX,
+                caller_connections_max: OPERATORS_OF_ONE_MAX,
                 ..settings.clone()
             };
             let acceptor = acceptor.clone().map(tls::Acceptor::of_operators);

@@ -132,6 +132,9 @@ impl RequestPlace {
             PlacePurpose::Metrics => {
                 (PROBES_AT_ONCE_MAX, "caller_probes", "for /metrics, not a setting")
             }
+            PlacePurpose::Documents => {
+                (PROBES_AT_ONCE_MAX, "caller_probes", "for documents, not a setting")
+            }
         };
         if !self.connection.caller.take_place(purpose, caller_max) {
             shared.metrics.rejected(caller_limit);
@@ -147,6 +150,17 @@ impl RequestPlace {
         }
         self.taken_for = Some(purpose);
         Ok(())
+    }
+
+    /// Gives the place back before the answer is written. For small answers to callers without
+    /// rights, who could otherwise hold all places by not reading them. The limits on connections
+    /// and streams limit these answers.
+    pub fn give_back(&mut self) {
+        let Some(purpose) = self.taken_for.take() else { return };
+        if let Some((places, _)) = self.shared.places(purpose) {
+            places.add_permits(1);
+        }
+        self.connection.caller.free_place(purpose);
     }
 
     /// Reserves `bytes` of memory for the answer. When the memory is used up, an answer to a
@@ -189,27 +203,29 @@ impl RequestPlace {
 
     /// True when an answer of `bytes` must reserve its memory. The limit on places limits smaller
     /// answers. The same holds for answers to probes, which are sent even when the memory is used
-    /// up.
+    /// up, and for documents, which all answers share.
     pub fn must_hold(&self, bytes: u64) -> bool {
-        let is_probe = matches!(self.taken_for, Some(PlacePurpose::Health | PlacePurpose::Metrics));
-        !is_probe && u64::try_from(PIECE_BYTES).is_ok_and(|piece| bytes > piece)
+        !matches!(
+            self.taken_for,
+            Some(PlacePurpose::Health | PlacePurpose::Metrics | PlacePurpose::Documents)
+        ) && is_large(bytes)
     }
 }
 
 impl Drop for RequestPlace {
     fn drop(&mut self) {
-        if let Some(purpose) = self.taken_for {
-            if let Some((places, _)) = self.shared.places(purpose) {
-                places.add_permits(1);
-            }
-            self.connection.caller.free_place(purpose);
-        }
+        self.give_back();
         if let Some((_, bytes)) = &self.memory {
             self.shared.metrics.body_memory.dec_by(i64::from(*bytes));
         }
         self.shared.metrics.in_flight.dec();
         self.connection.closed(clock::monotonic());
     }
+}
+
+/// True for an answer that goes in several pieces.
+pub fn is_large(bytes: u64) -> bool {
+    u64::try_from(PIECE_BYTES).is_ok_and(|piece| bytes > piece)
 }
 
 /// The body of an answer, together with the place of its request.

@@ -8,20 +8,23 @@ mod reader;
 mod response;
 
 use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use axum::response::Response;
 use futures_util::FutureExt as _;
 use hyper::body::Body as _;
+use tokio::sync::Semaphore;
 
 use self::reader::Identified;
 use self::response::{asset_of, html, refused, show, status_of, to};
-use super::answer::{Answer, RequestPlace};
+use super::answer::{Answer, RequestPlace, is_large};
 use super::router::{Api, SeenRequest};
 use crate::api::access::hosts;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
+use crate::api::shared::Deadline;
 use crate::console::action::Fields;
 use crate::console::assets::Asset;
 use crate::console::frame::{self, Page, ROOT, Reader, Refused, Section};
@@ -30,6 +33,11 @@ use crate::console::frame::{self, Page, ROOT, Reader, Refused, Section};
 const ROUTE: &str = "/console";
 /// Bytes of a form. The largest one is a login with a JSON Web Token.
 const FORM_BYTES_MAX: usize = 16 << 10;
+
+/// Forms of the login that are read at a time.
+static LOGINS: Semaphore = Semaphore::const_new(32);
+/// The time for such a form.
+const LOGIN_MAX: Duration = Duration::from_secs(5);
 
 /// Answers a request of a page or, as the API does, any other one. Never fails.
 pub async fn answer(
@@ -75,6 +83,9 @@ async fn answer_page(
     {
         response = refused(&problem);
     }
+    if !is_large(size) {
+        place.give_back();
+    }
     api.finish(place, response, seen).await
 }
 
@@ -115,8 +126,24 @@ async fn respond(
     if method != Method::POST {
         return refused(&Problem::new(ProblemType::MethodNotAllowed, "pages take GET and POST"));
     }
+    let is_login = parts.uri.path() == Section::Login.path();
+    if identified.is_none() && !is_login {
+        return show(StatusCode::UNAUTHORIZED, &login_page(api, ROOT, None), None);
+    }
+    // Callers without a session have a few places of their own, and little time.
+    let _login = match identified.is_none().then(|| LOGINS.try_acquire()) {
+        Some(Err(_all_taken)) => {
+            let detail = "too many logins are in progress; repeat it in a moment";
+            return refused(&Problem::new(ProblemType::Busy, detail));
+        }
+        login => login,
+    };
+    let deadline = match identified {
+        Some(_) => api.shared().deadline(),
+        None => Deadline::after(LOGIN_MAX),
+    };
     let reading = axum::body::to_bytes(body, FORM_BYTES_MAX);
-    let form = match api.shared().deadline().hold(reading).await {
+    let form = match deadline.hold(reading).await {
         Ok(Ok(bytes)) => fields_of(&String::from_utf8_lossy(&bytes)),
         Ok(Err(_too_large)) => {
             let detail = "a form of the console has 16 KiB at most";

@@ -359,7 +359,10 @@ impl Api {
                 }
                 response
             }
-            Err(problem) => problem.into_response(),
+            Err(problem) => {
+                place.give_back();
+                problem.into_response()
+            }
         }
     }
 
@@ -409,6 +412,7 @@ impl Api {
         let purpose = match route {
             "/livez" | "/readyz" => PlacePurpose::Health,
             "/metrics" => PlacePurpose::Metrics,
+            "/openapi.json" | "/problems" | "/problems/{slug}" => PlacePurpose::Documents,
             _ => PlacePurpose::Work,
         };
         self.take_place(place, purpose)?;

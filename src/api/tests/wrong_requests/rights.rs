@@ -4,6 +4,7 @@ mod audit;
 mod console;
 mod detours;
 mod tricks;
+mod unread;
 
 use std::collections::HashMap;
 
