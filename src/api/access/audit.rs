@@ -162,7 +162,8 @@ impl AuditedRequest {
         let may_be_done = is_done || matches!(problem, Some(P::OutcomeUnknown | P::Internal));
         let changes = self.operation.is_some_and(|operation| operation.access.changes());
         let is_change = changes && may_be_done && !notes.is_dry_run;
-        is_denied || is_change || (audit.has_reads && is_done && notes.shows_payload)
+        // A refusal may show the task that it is about.
+        is_denied || is_change || (audit.has_reads && notes.shows_payload)
     }
 
     fn line(

@@ -200,6 +200,17 @@ async fn reads_of_payloads_have_lines_where_they_are_wanted() {
 }
 
 #[tokio::test]
+async fn a_refusal_that_shows_a_payload_has_a_line_where_reads_have() {
+    for has_reads in [true, false] {
+        let audited = Audited::new(World::new(&Action::ON_TOPICS, "open"), has_reads);
+        let id = audited.world.task("open", "n").await;
+        let finish = post(&format!("/v1/tasks/{id}/finish"), "{}");
+        let (status, line) = audited.line_of(finish).await;
+        assert_eq!((status, line.is_some()), (409, has_reads), "an untracked task is shown");
+    }
+}
+
+#[tokio::test]
 async fn without_room_for_a_line_nothing_is_done_and_reads_go_on() {
     let folder = Folder::temporary();
     std::os::unix::fs::symlink("/dev/full", folder.path("audit")).unwrap();
