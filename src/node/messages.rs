@@ -452,7 +452,8 @@ pub struct BackfillDone {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Triggered {
     pub id: TaskId,
-    pub name: TaskName,
+    /// `None` when another task had the name of the run.
+    pub name: Option<TaskName>,
     pub state: TaskState,
     pub schedule: Schedule,
 }

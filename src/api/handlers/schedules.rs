@@ -295,7 +295,7 @@ pub async fn trigger(
     let shows_key = guard.shows(&topic) == Shows::All;
     let echo = Echo {
         topic,
-        name: Some(triggered.name),
+        name: triggered.name,
         key: triggered.schedule.record.key.filter(|_key| shows_key),
         tracking: triggered.schedule.tracking,
         expires_at: None,

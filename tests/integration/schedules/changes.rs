@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use punctual::domain::{IdRange, ShardCount, Timestamp};
+use punctual::domain::{IdRange, ScheduleName, ShardCount, Timestamp};
 use punctual::postgres::PostgresSettings;
 use punctual::postgres::topics::held::HeldTasks;
 use reqwest::Method;
 use serde_json::json;
 
-use super::{DEADLINE, one_pending, pending, put};
+use super::{DEADLINE, header, one_pending, pending, put};
 use crate::support::{Cluster, eventually, eventually_some, now_ms};
 
 const RUNS: &str = "select count(*) from schedule_run";
@@ -177,4 +177,29 @@ async fn a_schedule_with_many_unclaimed_runs_is_paused() {
     assert_eq!(pending(&cluster).await, []);
     assert_eq!(cluster.count(RUNS).await, 0);
     assert_eq!(cluster.count("select count(*) from task_name").await, 0);
+}
+
+/// The names of runs can be told in advance, and a caller may take them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_triggered_run_whose_name_is_taken_comes_without_a_name() {
+    const TAKEN_MS: i64 = 10_000;
+    let cluster = Cluster::start("schedule-taken").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    let path = format!("/v1/schedules/{topic}/poll");
+    put(api, &path, &json!({ "every": "30d", "payload": "own" })).await;
+    let (schedule, now) = (ScheduleName::new("poll").unwrap(), now_ms());
+    let taken = (now..now + TAKEN_MS).map(|at| {
+        let name = schedule.of_run(Timestamp::from_millis(at)).unwrap();
+        json!({ "topic": topic, "name": name.as_str(), "delay": "1h", "payload": "other" })
+    });
+    api.submit_all(&taken.collect::<Vec<_>>()).await;
+    let triggered = api.post(&format!("{path}/trigger"), "").await;
+    assert!(now_ms() < now + TAKEN_MS, "the names were taken too early");
+    let task = triggered.json();
+    assert_eq!((triggered.status, task.get("name")), (201, None), "{task}");
+    let records = cluster.consumer(&topic).wait_count(1, DEADLINE).await;
+    assert_eq!(records[0].payload.as_deref(), Some(br#""own""#.as_slice()));
+    assert_eq!(header(&records[0], "punctual-task-id").as_deref(), task["id"].as_str());
 }

@@ -128,7 +128,7 @@ impl Schedules {
         let stored = self.find(topic, name)?;
         Some(Triggered {
             id: TaskId::new(now(), Shard::new(0), 0),
-            name: name.of_run(now()).ok()?,
+            name: Some(name.of_run(now()).ok()?),
             state: TaskState::Claimed,
             schedule: stored.schedule,
         })
