@@ -176,6 +176,9 @@ async fn drain(mut answer: Response) {
 fn headers_of(callback: &Callback, task: &Popped) -> HeaderMap {
     let mut all = HeaderMap::new();
     let mut content_type = None;
+    // A service that takes `_` for `-` would join both values.
+    let folded = |name: &str| name.replace('_', "-");
+    let is_set = |name: &str| callback.headers.iter().any(|(set, _)| folded(set) == folded(name));
     // Other producers than Punctual may have more.
     for (name, value) in headers::decode(task.record.headers.as_bytes()).take(headers::COUNT_MAX) {
         let name = name.to_ascii_lowercase();
@@ -187,7 +190,7 @@ fn headers_of(callback: &Callback, task: &Popped) -> HeaderMap {
         };
         if wanted == header::CONTENT_TYPE {
             content_type = Some(value);
-        } else if may_be_sent(&name) {
+        } else if may_be_sent(&name) && !is_set(&name) {
             all.append(wanted, value);
         }
     }
@@ -280,10 +283,17 @@ mod tests {
                 ("punctual-attempt", b"99"),
                 ("new\nline", b"x"),
                 ("binary", b"\xff\n"),
+                ("X_Tenant", b"evil"),
+                ("x-tenant", b"evil"),
+                ("X_Original_URL", b"/admin"),
             ],
             br#"{"a":1}"#,
         );
-        let all = headers_of(&callback(&[("authorization", "Bearer own")]), &task);
+        let own = callback(&[("authorization", "Bearer own"), ("x-tenant", "good")]);
+        let all = headers_of(&own, &task);
+        let tenants: Vec<_> = all.keys().filter(|name| name.as_str().ends_with("tenant")).collect();
+        assert_eq!((tenants.len(), all.get_all("x-tenant").iter().count()), (1, 1));
+        assert!(!all.contains_key("x_original_url"));
         let value = |name: &str| all.get(name).map(|value| value.to_str().unwrap());
         assert_eq!(value("traceparent"), Some("00-1"));
         assert_eq!(value("authorization"), Some("Bearer own"));

@@ -21,30 +21,45 @@ pub const HEADER_BYTES_MAX: usize = 4_096;
 
 /// The names of headers that a callback may not set, and that are not taken from records: those of
 /// the connection, those that proxies add, and those that a service trusts.
-const RESERVED: [&str; 21] = [
+const RESERVED: [&str; 36] = [
     "accept-encoding",
     "authorization",
+    "cf-connecting-ip",
     "connection",
     "content-encoding",
     "content-length",
     "content-type",
     "cookie",
     "expect",
+    "fastly-client-ip",
     "forwarded",
     "host",
     "keep-alive",
+    "origin",
+    "proxy",
     "proxy-authorization",
     "proxy-connection",
+    "range",
     "te",
     "trailer",
     "transfer-encoding",
+    "true-client-ip",
     "upgrade",
     "user-agent",
     "via",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-forwarded",
+    "x-http-method",
     "x-http-method-override",
+    "x-method-override",
+    "x-original-host",
+    "x-original-url",
     "x-real-ip",
+    "x-remote-user",
+    "x-rewrite-url",
 ];
-const RESERVED_PREFIXES: [&str; 2] = ["punctual-", "x-forwarded-"];
+const RESERVED_PREFIXES: [&str; 4] = ["if-", "punctual-", "x-envoy-", "x-forwarded-"];
 
 /// Where and how the tracked tasks of a topic are sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
