@@ -118,7 +118,8 @@ const UNPACKED_AT_ONCE_MAX: usize = 8;
 /// more than one caller can ask for.
 const METRICS_AT_ONCE_MAX: usize = 128;
 
-/// Documents that may be sent at the same time. All share their text.
+/// Maximum number of documents sent at the same time. The large one is shared, the pages of
+/// problems have some 30 KiB.
 const DOCUMENTS_AT_ONCE_MAX: usize = 128;
 
 /// The state that the handlers share.

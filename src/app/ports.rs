@@ -15,7 +15,7 @@ use crate::telemetry::Registry;
 
 /// Connections of the operator port, which has few callers.
 pub const OPERATORS_MAX: usize = 64;
-/// Those of one address, so that idle connections from there leave room for the others.
+/// Connections of one address: half of them, so that idle ones leave room for other addresses.
 const OPERATORS_OF_ONE_MAX: usize = OPERATORS_MAX / 2;
 /// The interval at which the files of the certificate are read again. A change takes two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(5);

@@ -502,7 +502,7 @@ pub(super) struct LimitArgs {
     #[arg(long, env = "PUNCTUAL_BATCH_MAX", value_name = "COUNT", default_value = "10000")]
     pub batch_max: String,
     /// Size of a request's header, plus 32 bytes for each field; a larger one gets 431. From 1KiB
-    /// to 64KiB.
+    /// to 64KiB. Over HTTP/1.1, a header has 100 fields at most.
     #[arg(long, env = "PUNCTUAL_HEADER_MAX", value_name = "SIZE", default_value = "16KiB")]
     pub header_max: String,
     /// Requests in progress, until their answers are written. At the limit, 503 with Retry-After.

@@ -121,7 +121,7 @@ pub async fn put_policy(
         let dead: Permit<Submit> = guard.permit(dead_topic)?;
         // Its readers see the records of the topic.
         let _permit: Permit<ReadPayload> = guard.permit(&topic)?;
-        // Otherwise each submit without a policy of its own would be refused.
+        // Submits that take this policy would be refused.
         if shared.knows_topic(deadline, &dead, None).await == Some(false) {
             let unknown = Refusal::OfDeadTopic(Box::new(Refusal::UnknownTopic));
             return Err(of_refusal(unknown, FieldOrigin { due: "due_at", payload: "payload" }));

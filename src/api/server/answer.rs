@@ -152,9 +152,9 @@ impl RequestPlace {
         Ok(())
     }
 
-    /// Gives the place back before the answer is written. For small answers to callers without
-    /// rights, who could otherwise hold all places by not reading them. The limits on connections
-    /// and streams limit these answers.
+    /// Gives the place back before the answer is written, which must be small. Callers without
+    /// rights could otherwise hold all places by not reading their answers. The limits on
+    /// connections and streams limit these answers.
     pub fn give_back(&mut self) {
         let Some(purpose) = self.taken_for.take() else { return };
         if let Some((places, _)) = self.shared.places(purpose) {
@@ -203,7 +203,7 @@ impl RequestPlace {
 
     /// True when an answer of `bytes` must reserve its memory. The limit on places limits smaller
     /// answers. The same holds for answers to probes, which are sent even when the memory is used
-    /// up, and for documents, which all answers share.
+    /// up, and for documents: the only large one is shared.
     pub fn must_hold(&self, bytes: u64) -> bool {
         !matches!(
             self.taken_for,

@@ -34,9 +34,9 @@ const ROUTE: &str = "/console";
 /// Bytes of a form. The largest one is a login with a JSON Web Token.
 const FORM_BYTES_MAX: usize = 16 << 10;
 
-/// Forms of the login that are read at a time.
+/// Limits the forms of the login that are read at the same time.
 static LOGINS: Semaphore = Semaphore::const_new(32);
-/// The time for such a form.
+/// The time in which such a form must arrive.
 const LOGIN_MAX: Duration = Duration::from_secs(5);
 
 /// Answers a request of a page or, as the API does, any other one. Never fails.

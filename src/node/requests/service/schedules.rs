@@ -10,7 +10,7 @@ use crate::access::permit::{self, Grant, Permit};
 use crate::domain::schedule::plan::triggered_headers;
 use crate::domain::schedule::{RevisionCondition, Schedule, ScheduleChange, StoredSchedule};
 use crate::domain::{
-    IdRange, PrincipalId, PrincipalName, Record, ScheduleName, Timestamp, TopicName,
+    IdRange, PrincipalId, PrincipalName, Record, ScheduleName, TaskName, Timestamp, TopicName,
 };
 use crate::node::maintenance::run_keeper::NewSchedules;
 use crate::node::messages::{
@@ -159,20 +159,23 @@ impl ScheduleService {
         let at = arrived_at.unwrap_or_default().floor_millis();
         let name =
             name.of_run(at).map_err(|error| Refusal::BadValue { reason: error.to_string() })?;
-        // Another task may have the name, and stays: the run then has none, as other runs.
-        for name in [Some(name), None] {
+        let submit = async |name: Option<TaskName>| {
             let due = Due::After(Duration::ZERO);
-            let draft = Draft { name: name.clone(), ..draft_of(&stored.schedule, at, due) };
+            let draft = Draft { name, ..draft_of(&stored.schedule, at, due) };
             let task = submitter.check_one(by, draft, arrived_at).await?;
             let answers = submitter.group_commit.enqueue(by, vec![Submission::new(0, task)]).await;
             let answer = answers.into_iter().next().map(|(_index, answer)| answer);
-            let accepted = answer.unwrap_or_else(unanswered)?;
-            if accepted.is_new {
-                let (id, state) = (accepted.id, accepted.state);
-                return Ok(Some(Triggered { id, name, state, schedule: stored.schedule }));
-            }
+            answer.unwrap_or_else(unanswered)
+        };
+        let mut name = Some(name);
+        let mut accepted = submit(name.clone()).await?;
+        if !accepted.is_new {
+            // Another task has the name, and keeps it.
+            name = None;
+            accepted = submit(None).await?;
         }
-        Err(Refusal::ServerAway { reason: "the run was not stored; repeat it".to_owned() })
+        let (id, state) = (accepted.id, accepted.state);
+        Ok(Some(Triggered { id, name, state, schedule: stored.schedule }))
     }
 
     /// Makes the runs of a range of the past that are not there, due now.

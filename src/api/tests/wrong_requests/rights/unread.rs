@@ -1,4 +1,4 @@
-//! Callers without rights who do not read their answers, or do not send their bodies, hold up nobody.
+//! Callers without rights hold up nobody, whether they do not read answers or do not send bodies.
 
 use std::convert::Infallible;
 
