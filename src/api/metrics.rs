@@ -12,7 +12,7 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// The limits that reject something, the service's own included. Each has a series from the start,
 /// so that a rate does not miss the first event.
-const LIMITS: [&str; 28] = [
+const LIMITS: [&str; 33] = [
     "requests_in_flight",
     "caller_requests",
     "caller_probes",
@@ -35,6 +35,11 @@ const LIMITS: [&str; 28] = [
     "cancel_queue",
     "answer_queue",
     "calls_of_task",
+    "changes_of_task",
+    "changes_share",
+    "look_ups_share",
+    "pop_groups",
+    "pops_waiting",
     "audit",
     "topic_look_ups",
     "topic_look_ups_share",

@@ -296,12 +296,7 @@ pub async fn start(
         tasks.stopping.clone(),
     );
     tasks.spawn("answers", lane.run());
-    let answers = Answers {
-        shared: Arc::clone(&core.shared),
-        names: Arc::clone(&names),
-        look_up: Arc::clone(&look_up),
-        queue,
-    };
+    let answers = Answers::new(&core.shared, &names, &look_up, queue);
     let submitter = Submitter {
         shared: Arc::clone(&core.shared),
         delay_max: settings.delay_max,
@@ -312,7 +307,7 @@ pub async fn start(
         bulletin: core.membership.bulletin(),
         draining: tasks.draining.clone(),
     };
-    let replacer = Replacer { shared: Arc::clone(&core.shared), replaces };
+    let replacer = Replacer::new(&core.shared, replaces);
     let reporter = Reporter {
         shared: Arc::clone(&core.shared),
         backlog,

@@ -7,6 +7,7 @@ mod login;
 pub mod pool;
 mod primary;
 mod settings;
+pub mod turns;
 mod url;
 
 use std::future::Future;

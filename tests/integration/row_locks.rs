@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
@@ -184,6 +186,45 @@ async fn submits_beside_a_locked_name_are_stored() {
     holder.close().await.unwrap();
     assert_eq!(node.api().post("/v1/tasks", task(100).to_string()).await.status, 200);
     assert_eq!(cluster.count("select count(*) from task").await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replacements_beside_a_locked_name_take_effect() {
+    const CALLERS: usize = 8;
+    const WAITING: &str = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' \
+                           and datname = current_database()";
+    let cluster = Cluster::start("locked-put").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let put = async |name: String| {
+        let path = format!("/v1/topics/{topic}/tasks/{name}");
+        let body = ("application/json", br#"{"delay": "1h", "payload": 1}"#.to_vec());
+        node.api().send(Method::PUT, &path, Some(body)).await
+    };
+    assert_eq!(put("hot".to_owned()).await.status, 201);
+    let mut holder = cluster.database.connect().await;
+    sqlx::raw_sql("begin; select from task_name where name = 'hot' for update")
+        .execute(&mut holder)
+        .await
+        .unwrap();
+    let hot = join_all((0..CALLERS).map(|_caller| put("hot".to_owned())));
+    let others = async {
+        eventually("a replacement waits for the lock", DEADLINE, async || {
+            cluster.count(WAITING).await == 1
+        })
+        .await;
+        for number in 0..20 {
+            let answer = put(format!("cold-{number}")).await;
+            assert_eq!(answer.status, 201, "{number}: {}", answer.text);
+            assert!(cluster.count(WAITING).await <= 1, "each other one waits without a connection");
+        }
+        holder.close().await.unwrap();
+    };
+    let (hot, ()) = tokio::join!(hot, others);
+    for answer in hot {
+        assert!([200, 503].contains(&answer.status), "{}: {}", answer.status, answer.text);
+    }
+    assert_eq!(put("hot".to_owned()).await.status, 200, "the name is free again");
 }
 
 /// A group that cannot be claimed on insert goes to `task`.

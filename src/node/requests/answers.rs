@@ -11,6 +11,7 @@ use futures_util::{StreamExt as _, stream};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use self::steps::Judgement;
 use super::connections::KeptConnection;
 use super::moving;
 use super::pieces::Pieces;
@@ -21,6 +22,7 @@ use crate::node::messages::Unavailable;
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
+use crate::postgres::connection::turns::Turns;
 use crate::postgres::tasks::answers::{AnswerCall, AnswerStore, Answered, GROUP_MAX};
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::Names;
@@ -46,6 +48,9 @@ const GATHERED_ENOUGH: usize = 32;
 /// Maximum number of look-ups for the calls of a request. A call that changes nothing is answered
 /// by one.
 const LOOK_UPS_AT_ONCE: usize = 16;
+/// Maximum number of look-ups for all such calls of a principal. It equals the number of connections
+/// for look-ups, so the queue for them holds few of one principal.
+const LOOK_UPS_OF_PRINCIPAL_MAX: usize = 4;
 
 type Reply = Result<Option<Answered>, Unavailable>;
 
@@ -59,10 +64,11 @@ struct AnswerRequest {
 /// The entrance for answers.
 #[derive(Debug)]
 pub struct Answers {
-    pub shared: Arc<NodeShared>,
-    pub names: Arc<Names>,
-    pub look_up: Arc<LookUp>,
-    pub queue: AnswerQueue,
+    shared: Arc<NodeShared>,
+    names: Arc<Names>,
+    look_up: Arc<LookUp>,
+    queue: AnswerQueue,
+    turns: Turns<PrincipalName>,
 }
 
 /// The queue of answers that wait for their statement.
@@ -70,6 +76,16 @@ pub struct Answers {
 pub struct AnswerQueue(mpsc::Sender<AnswerRequest>);
 
 impl Answers {
+    pub fn new(
+        shared: &Arc<NodeShared>,
+        names: &Arc<Names>,
+        look_up: &Arc<LookUp>,
+        queue: AnswerQueue,
+    ) -> Self {
+        let (shared, names, look_up) = (Arc::clone(shared), Arc::clone(names), Arc::clone(look_up));
+        Self { shared, names, look_up, queue, turns: Turns::new(LOOK_UPS_OF_PRINCIPAL_MAX) }
+    }
+
     /// Takes answers. The results are in their order.
     pub async fn take(
         &self,
@@ -145,7 +161,17 @@ impl Answers {
                     reason: "the node stopped while taking the answer".to_owned(),
                 })
             })?;
-            if let Some(heard) = steps::heard(&self.look_up, (&call, &by), answered).await? {
+            let heard = match steps::judge(&by, answered) {
+                Judgement::Heard(heard) => Some(heard),
+                Judgement::Between => None,
+                Judgement::Look(verdict) => {
+                    let Some(_turn) = self.turns.take(&by).await else {
+                        return Err(Unavailable::Busy { limit: "look_ups_share" });
+                    };
+                    steps::look(&self.look_up, &call, verdict).await?
+                }
+            };
+            if let Some(heard) = heard {
                 return Ok(heard);
             }
             if round == ROUNDS_MAX {

@@ -8,16 +8,18 @@ use super::placing::{Placer, assign_ids, clamp};
 use super::postgres_failures::{
     Tries, refusal_of, refusal_of_look, unavailable_of, unavailable_of_look,
 };
-use crate::access::permit::{Cancel, Permit};
+use crate::access::permit::{Cancel, Move, Permit};
 use crate::domain::{
     IdRange, NewTask, Precondition, PrincipalId, PrincipalName, TaskId, TaskName, TaskState,
-    TaskView, Timestamp,
+    TaskView, Timestamp, TopicName,
 };
 use crate::engine::placing::Destination;
 use crate::error_chain::chain;
+use crate::node::messages::permitted::TaskPermit;
 use crate::node::messages::{Placed, Refusal, Unavailable};
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
+use crate::postgres::connection::turns::{Turn, Turns};
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::NameEntry;
 use crate::postgres::tasks::replace::reschedule::{NewPlace, Rescheduling};
@@ -27,13 +29,31 @@ use crate::postgres::tasks::replace::{Replacement, Replaces};
 /// The maximum number of tries when other requests replace the same name, or the call gives way to
 /// them.
 const TRIES_MAX: usize = 10;
+/// Maximum number of changes of one principal at a time. It equals the number of connections for
+/// them, so the queue for the connections holds few of one principal.
+const CHANGES_OF_PRINCIPAL_MAX: usize = 4;
+/// Maximum number of changes of one name or task at a time. Each locks the same row, and would hold
+/// a connection while it waits for the one before.
+const CHANGES_OF_TASK_MAX: usize = 1;
 
 /// Replaces tasks by their names.
 #[derive(Debug)]
 pub struct Replacer {
-    pub shared: Arc<NodeShared>,
-    pub replaces: Arc<Replaces>,
+    shared: Arc<NodeShared>,
+    replaces: Arc<Replaces>,
+    turns_of_task: Turns<Changed>,
+    turns_of_principal: Turns<PrincipalName>,
 }
+
+/// The name or task that a request changes.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Changed {
+    Name(TopicName, TaskName),
+    Task(TaskId),
+}
+
+/// The turns of a change: of its task, and of its principal.
+type ChangeTurns<'a> = (Turn<'a, Changed>, Turn<'a, PrincipalName>);
 
 /// The state of a name's task that was not found where it could be removed.
 #[derive(Debug)]
@@ -44,19 +64,37 @@ pub enum NameFinding {
 }
 
 impl Replacer {
+    pub fn new(shared: &Arc<NodeShared>, replaces: Arc<Replaces>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            replaces,
+            turns_of_task: Turns::new(CHANGES_OF_TASK_MAX),
+            turns_of_principal: Turns::new(CHANGES_OF_PRINCIPAL_MAX),
+        }
+    }
+
     /// Replaces the task of a name by the given task, unless too late, or ruled out by `condition`.
     pub async fn replace(
         &self,
+        by: &PrincipalName,
         mut task: NewTask,
         condition: &Precondition,
         look_up: &LookUp,
     ) -> Result<Placed, Refusal> {
+        let changed = match &task.name {
+            Some(name) => Changed::Name(task.record.topic.clone(), name.clone()),
+            None => Changed::Task(task.id),
+        };
         let mut over: Option<TaskId> = None;
         let mut looks = Looks::default();
         assign_ids(&self.shared, [&mut task]);
         for _try in 0..TRIES_MAX {
+            let turns = self.turns(&changed, by).await;
+            let turns = turns.map_err(|limit| Refusal::Busy { limit })?;
             clamp(&mut task, self.shared.now());
-            match self.try_replace(&task, over, condition).await {
+            let tried = self.try_replace(&task, over, condition).await;
+            drop(turns);
+            match tried {
                 Ok(Replacement::Created) => return Ok(Placed::Created(task.id)),
                 Ok(Replacement::Replaced) => {
                     self.shared.metrics.replaced.inc();
@@ -87,9 +125,12 @@ impl Replacer {
     /// why.
     pub async fn reschedule(
         &self,
-        id: TaskId,
+        permit: &TaskPermit<Move>,
         due_at: Timestamp,
     ) -> Result<Option<Box<TaskView>>, Refusal> {
+        let id = permit.id();
+        let turns = self.turns(&Changed::Task(id), &permit.principal().name).await;
+        let _turns = turns.map_err(|limit| Refusal::Busy { limit })?;
         let mut tries = Tries::default();
         let mut gone: Option<TaskId> = None;
         for _try in 0..TRIES_MAX {
@@ -119,6 +160,9 @@ impl Replacer {
     ) -> Result<Withdrawal, Unavailable> {
         let mut tries = Tries::default();
         let by = self.number_of(&permit.principal().name).await?;
+        let changed = Changed::Name(permit.topic().clone(), name.clone());
+        let turns = self.turns(&changed, &permit.principal().name).await;
+        let _turns = turns.map_err(|limit| Unavailable::Busy { limit })?;
         loop {
             match self.replaces.withdraw(permit.topic(), name, condition, by).await {
                 Ok(done) => {
@@ -139,6 +183,18 @@ impl Replacer {
         caller: &PrincipalName,
     ) -> Result<Option<PrincipalId>, Unavailable> {
         self.shared.callers.of(caller).await.map_err(|error| unavailable_of_look(&error))
+    }
+
+    /// Waits for the turn among the changes of the same task first, so that changes which wait for
+    /// it take no turns of their principal. Fails with the limit that is reached.
+    async fn turns(
+        &self,
+        changed: &Changed,
+        by: &PrincipalName,
+    ) -> Result<ChangeTurns<'_>, &'static str> {
+        let of_task = self.turns_of_task.take(changed).await.ok_or("changes_of_task")?;
+        let of_principal = self.turns_of_principal.take(by).await.ok_or("changes_share")?;
+        Ok((of_task, of_principal))
     }
 
     async fn try_replace(

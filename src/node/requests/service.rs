@@ -282,7 +282,9 @@ impl Service {
         let draft = parts.submitter.with_policy(&permit.principal().name, draft);
         let placed =
             match parts.submitter.check_one(&permit.principal().name, draft, arrived_at).await {
-                Ok(task) => parts.stored.put_in_place(task, condition).await,
+                Ok(task) => {
+                    parts.stored.put_in_place(&permit.principal().name, task, condition).await
+                }
                 Err(refusal) => Err(refusal),
             };
         parts.submitter.count_refused(&[permit.topic().clone()], std::slice::from_ref(&placed));

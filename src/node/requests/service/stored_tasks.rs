@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use crate::access::permit::{Cancel, Move, Permit};
-use crate::domain::{NewTask, Precondition, TaskId, TaskName, TaskView, Timestamp, TopicName};
+use crate::domain::{
+    NewTask, Precondition, PrincipalName, TaskId, TaskName, TaskView, Timestamp, TopicName,
+};
 use crate::node::messages::permitted::TaskPermit;
 use crate::node::messages::{MoveVerdict, Placed, Refusal, Unavailable, Verdict};
 use crate::node::requests::canceller::Canceller;
@@ -54,11 +56,12 @@ impl StoredTasks {
     /// Stores a named task in the place of the task that has its name.
     pub async fn put_in_place(
         &self,
+        by: &PrincipalName,
         task: NewTask,
         condition: &Precondition,
     ) -> Result<Placed, Refusal> {
         // The future is on the heap, because callers keep it in futures of their own.
-        Box::pin(self.replacer.replace(task, condition, &self.look_up)).await
+        Box::pin(self.replacer.replace(by, task, condition, &self.look_up)).await
     }
 
     /// Moves a task to another due time.
@@ -70,7 +73,7 @@ impl StoredTasks {
         let mut looks = Looks::default();
         loop {
             // The future is on the heap, because callers keep it in futures of their own.
-            if let Some(task) = Box::pin(self.replacer.reschedule(permit.id(), due_at)).await? {
+            if let Some(task) = Box::pin(self.replacer.reschedule(permit, due_at)).await? {
                 return Ok(MoveVerdict::Moved(task));
             }
             let found = self.look_up.task(permit.id()).await;
