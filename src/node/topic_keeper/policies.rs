@@ -65,6 +65,20 @@ impl TopicPolicies {
         }
     }
 
+    /// Takes in the policy of a topic that this node has just changed. Its pause is left to the next
+    /// look, which compares it with the one before.
+    pub fn changed(&self, topic: &StoredTopic) {
+        let mut topics = self.topics.write();
+        match topics.get_mut(&topic.topic) {
+            Some(known) => known.policy = topic.policy.clone(),
+            None => {
+                let known = StoredTopic { pause: None, resumed_at: None, ..topic.clone() };
+                topics.insert(topic.topic.clone(), known);
+            }
+        }
+        self.has_any.store(true, Ordering::Relaxed);
+    }
+
     /// Returns true when some topic has, or had, a policy or a pause.
     pub fn has_any(&self) -> bool {
         self.has_any.load(Ordering::Relaxed)
@@ -174,5 +188,19 @@ mod tests {
         let at = Timestamp::from_millis;
         policies.take_in(vec![topic("orders", None, Some(9))]);
         assert_eq!(policies.lateness_from(&orders, at(1), at(10)), Some(at(9)));
+    }
+
+    #[test]
+    fn a_changed_policy_holds_at_once_and_its_pause_after_the_next_look() {
+        let policies = TopicPolicies::default();
+        let orders = TopicName::new("orders").unwrap();
+        let spread = Some(Duration::from_secs(1));
+        let mut changed = topic("orders", Some(5), None);
+        changed.policy.spread = spread;
+        policies.changed(&changed);
+        assert_eq!((policies.spread_of(&orders), policies.is_paused(&orders)), (spread, false));
+        assert_eq!(policies.take_in(vec![changed]).paused, vec![orders.clone()]);
+        policies.changed(&topic("orders", Some(5), None));
+        assert_eq!((policies.spread_of(&orders), policies.is_paused(&orders)), (None, true));
     }
 }

@@ -59,7 +59,8 @@ impl TopicService {
                 Err(error) => return Err(unavailable_of(&error)),
             }
         };
-        if matches!(done, TopicChanged::Changed(_)) {
+        if let TopicChanged::Changed(topic) = &done {
+            self.shared.policies.changed(topic);
             // An act of an operator.
             tracing::info!(
                 topic = %permit.topic(), %principal, is_paused = change.is_paused,
