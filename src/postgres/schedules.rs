@@ -21,6 +21,15 @@ use crate::sealing::PayloadKeys;
 /// 2026-11-28).
 const DEADLINE: Duration = Duration::from_secs(15);
 
+/// Keeps the plans of the statements that follow in a transaction. A statement that joins all leaves
+/// of `task` is planned in 14 ms and runs in 2 ms, with 293 leaves (Postgres 15, 2 cores,
+/// 2026-11-28).
+const KEEP_PLANS: &str = "-- keep plans
+select set_config('plan_cache_mode', 'force_generic_plan', true)";
+/// Plans the statements that follow in a transaction for their parameters.
+const PLAN_ANEW: &str = "-- plan anew
+select set_config('plan_cache_mode', 'force_custom_plan', true)";
+
 /// The connections for calls of the API about schedules. None is open before the first call.
 #[derive(Debug)]
 pub struct Schedules {

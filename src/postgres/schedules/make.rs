@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use az::SaturatingAs as _;
 use sqlx::postgres::{PgConnection, PgRow};
-use sqlx::{AssertSqlSafe, Row as _};
+use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 use uuid::Uuid;
 
+use super::KEEP_PLANS;
 use super::read::{self, NOW, ScheduleCounts};
 use super::row::{SPECIFICATION, millis_of, record_of, specification_of};
 use crate::domain::schedule::backfill;
@@ -435,8 +436,11 @@ async fn with_busy(
     if skipping.is_empty() {
         return Ok(due);
     }
-    let busy: Vec<i64> =
-        sqlx::query_scalar(BUSY).bind(skipping).bind(LAST_RUNS).fetch_all(open).await?;
+    let mut transaction = open.begin().await?;
+    sqlx::query(KEEP_PLANS).execute(&mut *transaction).await?;
+    let query = sqlx::query_scalar(BUSY).bind(skipping).bind(LAST_RUNS);
+    let busy: Vec<i64> = query.fetch_all(&mut *transaction).await?;
+    transaction.commit().await?;
     for one in &mut due.schedules {
         one.progress.is_busy = busy.contains(&one.id.0);
     }

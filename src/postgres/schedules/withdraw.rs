@@ -18,6 +18,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
 use super::row::time_of;
+use super::{KEEP_PLANS, PLAN_ANEW};
 use crate::domain::schedule::StoredSchedule;
 use crate::domain::schedule::change::Withdrawn;
 use crate::domain::{PrincipalId, TaskId, Timestamp};
@@ -127,7 +128,10 @@ async fn find(
 ) -> Result<Vec<Unclaimed>, sqlx::Error> {
     let query = sqlx::query(UNCLAIMED).bind(schedule.id.0).bind(shard);
     let query = query.bind(runs_of == RunsOf::All).bind(runs_of != RunsOf::FirstRows);
-    query.fetch_all(open).await?.iter().map(unclaimed_of).collect()
+    sqlx::query(KEEP_PLANS).execute(&mut *open).await?;
+    let runs = query.fetch_all(&mut *open).await?;
+    sqlx::query(PLAN_ANEW).execute(open).await?;
+    runs.iter().map(unclaimed_of).collect()
 }
 
 fn unclaimed_of(row: &PgRow) -> Result<Unclaimed, sqlx::Error> {
