@@ -3,7 +3,8 @@
 //! broker's append time minus the due time. docs/benchmarks.md is made with it.
 //!
 //! - A scenario ([`lateness`], [`burst`], [`drain`], [`submit`], [`cancel`], [`finish`],
-//!   [`tracked`], [`without_kafka`], [`immediate`], [`take_in`]) submits by `load/flow` into a
+//!   [`tracked`], [`without_kafka`], [`immediate`], [`take_in`], [`resume`], [`spread`],
+//!   [`schedules`]) submits by `load/flow` into a
 //!   `LoadTarget` and ends in a `BenchReport`.
 //! - The [`ledger`] compares the submitted tasks with the records that arrived: early, lost,
 //!   duplicates, lateness.
@@ -28,8 +29,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use args::{
-    BenchArgs, CallbackBenchArgs, Common, FinishBenchArgs, PopBenchArgs, Scenario, Steady,
-    SubmitBenchArgs, TrackedBenchArgs, TrackedSteady, WriteArgs, topics_in_turn,
+    BenchArgs, CallbackBenchArgs, Common, Drain, FinishBenchArgs, PopBenchArgs, ResumeBenchArgs,
+    Scenario, SchedulesBenchArgs, Soak, SpreadBenchArgs, Steady, SubmitBenchArgs, TrackedBenchArgs,
+    TrackedSteady, WriteArgs, topics_in_turn,
 };
 use az::SaturatingAs as _;
 use consumers::pollers::PollersPlan;
@@ -52,6 +54,11 @@ use scenarios::{
     lateness::{self, LatenessPlan},
     submit::{self, SubmitPlan},
     take_in::{self, TakeInPlan},
+    topics::{
+        resume::{self, ResumePlan},
+        schedules::{self, SchedulesPlan},
+        spread::{self, SpreadPlan},
+    },
     tracked::{self, TrackedPlan},
     without_kafka::{self, ConsumersPlan, WithoutKafkaPlan},
 };
@@ -127,34 +134,14 @@ async fn measure(
             ))
             .await
         }
-        Scenario::Soak(args) => {
-            let held = match &args.hold_snapshot {
-                Some(url) => Some(hold_snapshot(url).await?),
-                None => None,
-            };
-            let report = Box::pin(lateness::lateness(
-                &setup,
-                &steady(lateness::SOAK, &args.steady, args.measured),
-                &rest,
-            ))
-            .await;
-            drop(held);
-            report
-        }
+        Scenario::Soak(args) => Box::pin(soak(&setup, args, &rest)).await,
         Scenario::Burst(args) => {
             let plan = BurstPlan { count: u64::from(args.count), lead: args.lead };
             burst::burst(&setup, &plan, &rest).await
         }
         Scenario::Drain(args) => {
-            let order = drain::Order::Random;
-            let plan = DrainPlan {
-                count: u64::from(args.count),
-                lead: args.lead,
-                spread: args.spread,
-                order,
-            };
             let mut nodes = nodes::ByHand { urls: common.urls.clone(), trust };
-            drain::drain(&setup, &plan, &rest, &mut nodes).await
+            drain::drain(&setup, &drain_plan(args), &rest, &mut nodes).await
         }
         Scenario::Submit(args) => {
             let report = submit::submit(&setup, &submit_plan(args), &rest).await?;
@@ -192,6 +179,18 @@ async fn measure(
             let plan = callback_plan(args, common.topic.clone());
             Box::pin(without_kafka::without_kafka(&setup, &plan, &rest)).await
         }
+        Scenario::Resume(args) => {
+            let paused = rest.clone().to_topic(args.paused_topic.clone());
+            Box::pin(resume::resume(&setup, &resume_plan(args), (&rest, &paused))).await
+        }
+        Scenario::Spread(args) => {
+            let plan = spread_plan(args, common.topic.clone());
+            Box::pin(spread::spread(&setup, &plan, &rest)).await
+        }
+        Scenario::Schedules(args) => {
+            let plan = schedules_plan(args, common.topic.clone());
+            Box::pin(schedules::schedules(&setup, &plan, &rest)).await
+        }
         Scenario::Immediate(args) => {
             let (rate, connections) = (args.rate, usize::from(args.connections));
             let (measured, warm_up) = (args.measured, args.warmup);
@@ -200,6 +199,18 @@ async fn measure(
             immediate::immediate(&setup, &plan, &rest).await
         }
     }
+}
+
+/// Measures lateness for hours, if wanted while an old snapshot is held.
+async fn soak(setup: &Setup, args: &Soak, rest: &RestTarget) -> Result<BenchReport, String> {
+    let held = match &args.hold_snapshot {
+        Some(url) => Some(hold_snapshot(url).await?),
+        None => None,
+    };
+    let plan = steady(lateness::SOAK, &args.steady, args.measured);
+    let report = Box::pin(lateness::lateness(setup, &plan, rest)).await;
+    drop(held);
+    report
 }
 
 /// Returns the credential, if one is given and may be sent to all nodes.
@@ -297,6 +308,36 @@ fn callback_plan(args: &CallbackBenchArgs, topic: TopicName) -> WithoutKafkaPlan
     let (listen, concurrency, ttr) = (args.listen, args.concurrency, args.tracked.ttr);
     let consumers = ConsumersPlan::Callback(ServicePlan { topic, listen, concurrency, ttr });
     without_kafka_plan("callback", &args.tracked, consumers)
+}
+
+fn drain_plan(args: &Drain) -> DrainPlan {
+    let order = drain::Order::Random;
+    DrainPlan { count: u64::from(args.count), lead: args.lead, spread: args.spread, order }
+}
+
+fn resume_plan(args: &ResumeBenchArgs) -> ResumePlan {
+    ResumePlan {
+        paused_topic: args.paused_topic.clone(),
+        count: u64::from(args.count),
+        pause: args.pause,
+        steady: steady("resume", &args.steady, args.measured),
+    }
+}
+
+fn spread_plan(args: &SpreadBenchArgs, topic: TopicName) -> SpreadPlan {
+    SpreadPlan { topic, count: u64::from(args.count), lead: args.lead, spread: args.spread }
+}
+
+fn schedules_plan(args: &SchedulesBenchArgs, topic: TopicName) -> SchedulesPlan {
+    SchedulesPlan {
+        topic,
+        count: u64::from(args.count),
+        others: u64::from(args.others),
+        every: args.every,
+        is_together: args.together,
+        measured: args.measured,
+        warm_up: args.warmup,
+    }
 }
 
 fn without_kafka_plan(

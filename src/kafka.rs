@@ -37,7 +37,7 @@ pub use intake::{IntakeError, IntakeReader, LogBounds, ReadFailure};
 pub use metrics::KafkaMetrics;
 pub use producer::Producer;
 pub use reader::group::{Assignment, AttemptHeaders, GroupMember, GroupRecord, GroupRefusal};
-pub use reader::{Appended, AppendedAttempt, ReadError, ReadPace, TopicReader};
+pub use reader::{Appended, AppendedAttempt, ReadError, ReadMode, TopicReader};
 pub use settings::{
     ClientError, KafkaProperties, KafkaSettings, Mode, is_property, problems_of_properties,
 };

@@ -30,7 +30,8 @@ use crate::contender::{Door, Running, Who, bench, free_address, may_call, open_d
 use crate::intakes::{FloorIntake, PollerIntake};
 use crate::observer::Observer;
 use crate::plan::{
-    self, Cell, Consumers, Inbound, InboundPace, Job, Size, Steady, Tracked, WithoutKafka,
+    self, Cell, Consumers, Inbound, InboundPace, Job, Resume, Schedules, Size, Steady, Tracked,
+    WithoutKafka,
 };
 use crate::results::{Results, short};
 use crate::servers::{
@@ -133,8 +134,10 @@ async fn one(
         return take_over::rounds(servers, rounds, is_kill).await;
     }
     let place = servers.place(cell.topics, cell.partitions).await?;
-    let is_soak = matches!(cell.job, Job::Steady(Steady { is_soak: true, .. }));
-    let cluster: &[&str] = if is_soak { &["--leaf", "2m", "--horizon", "1h"] } else { &[] };
+    let has_short_leaves =
+        matches!(cell.job, Job::Steady(Steady { is_soak: true, .. }) | Job::Resume(_));
+    let cluster: &[&str] =
+        if has_short_leaves { &["--leaf", "2m", "--horizon", "1h"] } else { &[] };
     let service = free_address().await?;
     let flags = match &cell.job {
         Job::Inbound(inbound) => open_door(servers, &place, cell.partitions, inbound.door).await?,
@@ -231,6 +234,12 @@ impl One<'_> {
                 "immediate",
             ),
             Job::Inbound(inbound) => self.inbound_words(inbound),
+            Job::Resume(resume) => self.resume_words(resume).await?,
+            Job::Spread { count, lead, spread } => words(
+                &[("--count", count), ("--lead", &secs(*lead)), ("--spread", &secs(*spread))],
+                "spread",
+            ),
+            Job::Schedules(schedules) => self.schedules_words(schedules),
             Job::Idle { pending, seconds } => {
                 let rest = RestTarget::new(
                     &running.urls,
@@ -287,6 +296,39 @@ impl One<'_> {
         );
         if steady.is_held {
             words.extend(["--hold-snapshot".to_owned(), self.place.url.clone()]);
+        }
+        words
+    }
+
+    async fn resume_words(&self, resume: &Resume) -> Result<Vec<String>, TaskFailure> {
+        let paused = format!("{}-paused", self.place.topic);
+        self.servers.topic(&paused, self.cell.partitions).await?;
+        Ok(words(
+            &[
+                ("--rate", &resume.rate),
+                ("--for", &secs(resume.seconds)),
+                ("--warmup", &self.warm_up()),
+                ("--paused-topic", &paused),
+                ("--count", &resume.count),
+                ("--pause", &secs(resume.pause)),
+            ],
+            "resume",
+        ))
+    }
+
+    fn schedules_words(&self, plan: &Schedules) -> Vec<String> {
+        let mut words = words(
+            &[
+                ("--count", &plan.count),
+                ("--every", &secs(plan.every)),
+                ("--others", &plan.others),
+                ("--for", &secs(plan.seconds)),
+                ("--warmup", &self.warm_up()),
+            ],
+            "schedules",
+        );
+        if plan.is_together {
+            words.push("--together".to_owned());
         }
         words
     }
@@ -466,6 +508,9 @@ impl One<'_> {
             | Job::Tracked(_)
             | Job::WithoutKafka(_)
             | Job::Inbound(_)
+            | Job::Resume(_)
+            | Job::Spread { .. }
+            | Job::Schedules(_)
             | Job::TakeOver { .. } => {
                 return Err("only Punctual can do that".into());
             }

@@ -1,9 +1,11 @@
 //! The plan of the suite: the scenarios, their sizes and their contenders.
 
 mod cell;
+mod topics;
 
 pub use cell::{
-    Cell, Consumers, Inbound, InboundPace, Job, Size, Steady, Tracked, WithoutKafka, warm_up,
+    Cell, Consumers, Inbound, InboundPace, Job, Resume, Schedules, Size, Steady, Tracked,
+    WithoutKafka, warm_up,
 };
 
 use crate::contender::{Door, Who};
@@ -57,6 +59,10 @@ pub fn cells(size: Size) -> Vec<Cell> {
         inbound_at_full_speed(size, Door::Outbox),
         inbound_at_rate(size, Door::Intake),
         inbound_at_full_speed(size, Door::Intake),
+        topics::resume(size),
+        topics::spread(size),
+        topics::schedules(size),
+        topics::schedules_together(size),
         idle(size),
     ]);
     cells.extend([take_over(size, true), take_over(size, false)]);

@@ -1,6 +1,7 @@
 //! The command lines of `bench`. The comments on the fields are the text of `--help`.
 
 mod steady;
+mod topics;
 mod tracked;
 
 use std::path::PathBuf;
@@ -9,7 +10,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 pub use self::steady::Steady;
-use self::steady::{connections, up_to};
+use self::steady::{connections, topic, up_to};
+pub use self::topics::{ResumeBenchArgs, SchedulesBenchArgs, SpreadBenchArgs};
 pub use self::tracked::{CallbackBenchArgs, PopBenchArgs, TrackedBenchArgs, TrackedSteady};
 use super::cpu::WatchedProcess;
 use crate::client::args::Credentials;
@@ -156,6 +158,16 @@ impl BenchArgs {
             }
             Scenario::Outbox(OutboxBenchArgs { write, .. })
             | Scenario::Intake(IntakeBenchArgs { write, .. }) => (Some(write.measured), None),
+            Scenario::Resume(args) => {
+                if args.paused_topic == self.common.topic || self.common.topics > 1 {
+                    return Err(
+                        "--paused-topic: expected another one than the one --topic".to_owned()
+                    );
+                }
+                (Some(args.measured), Some(&args.steady))
+            }
+            Scenario::Schedules(args) => (Some(args.measured), None),
+            Scenario::Spread(args) => (Some(args.spread), None),
             Scenario::Burst(_) | Scenario::Drain(_) | Scenario::Cancel(_) | Scenario::Finish(_) => {
                 (None, None)
             }
@@ -222,6 +234,14 @@ pub enum Scenario {
     ///
     /// The nodes must have the topic as an --intake-topic.
     Intake(IntakeBenchArgs),
+    /// Measures the resume of a paused topic: how fast its tasks are published, and how late those
+    /// of another topic are meanwhile. If the run is interrupted, the topic stays paused.
+    Resume(ResumeBenchArgs),
+    /// Measures how evenly a topic with a spread publishes many tasks that ask for one instant. The
+    /// topic gets a policy for the run.
+    Spread(SpreadBenchArgs),
+    /// Measures the lateness of the runs of schedules. They are deleted afterwards.
+    Schedules(SchedulesBenchArgs),
     /// Measures lateness for hours, and compares the first, second and last sixth of the run, with
     /// the memory of the processes.
     Soak(Soak),
@@ -418,10 +438,6 @@ pub struct WriteArgs {
     /// writers with --rate]
     #[arg(long, value_name = "COUNT", value_parser = connections())]
     pub connections: Option<u16>,
-}
-
-fn topic(text: &str) -> Result<TopicName, String> {
-    TopicName::new(text).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

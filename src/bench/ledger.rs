@@ -141,6 +141,12 @@ impl Ledger {
         parse(key).and_then(|key| self.index_of(key))
     }
 
+    /// Returns the key of the task with this number, if there is one.
+    pub fn key_of(&self, number: usize) -> Option<u64> {
+        let is_there = number < self.pages().entries.len();
+        is_there.then(|| (u64::from(self.run) << 32) | number.saturating_as::<u64>())
+    }
+
     /// Returns the numbers of the tasks due within `due`. With `is_accepted`, only those of the
     /// accepted ones.
     pub fn numbers(&self, due: &Range, is_accepted: bool) -> Vec<usize> {
@@ -274,6 +280,21 @@ impl Ledger {
         moments
     }
 
+    /// Returns the numbers of first appends in equal parts of a range of time.
+    pub fn appended_within(&self, range: &Range, part_count: usize) -> Vec<u64> {
+        let range = self.since_start(range.start)..self.since_start(range.end);
+        let length = u64::from((range.end - range.start).max(1));
+        let mut counts = vec![0; part_count];
+        for entry in self.pages().entries.iter().filter(|entry| entry.record_count > 0) {
+            if range.contains(&entry.appended_at) {
+                let since = u64::from(entry.appended_at - range.start);
+                let part = since * part_count.saturating_as::<u64>() / length;
+                counts[part.saturating_as::<usize>()] += 1;
+            }
+        }
+        counts
+    }
+
     fn index_of(&self, key: u64) -> Option<usize> {
         (key >> 32 == u64::from(self.run))
             .then(|| usize::try_from(key & u64::from(u32::MAX)).ok())?
@@ -378,6 +399,16 @@ mod tests {
         ledger.arrived(&accept(&other, START), START);
         ledger.arrived(b"somebody else's", START);
         assert_eq!(ledger.snapshot().arrived_count, 0);
+    }
+
+    #[test]
+    fn appends_are_counted_in_equal_parts_of_a_range() {
+        let ledger = Ledger::new(7, START);
+        for at in [99, 100, 149, 150, 199, 200] {
+            let key = accept(&ledger, START);
+            ledger.arrived(&key, START + at);
+        }
+        assert_eq!(ledger.appended_within(&(START + 100..START + 200), 2), [2, 2]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::client::output::figures::grouped;
 use crate::clock;
 use crate::domain::{Monotonic, TopicName};
 use crate::error_chain::chain;
-use crate::kafka::{Appended, KafkaSettings, ReadPace, TopicReader};
+use crate::kafka::{Appended, KafkaSettings, ReadMode, TopicReader};
 
 /// Interval of progress messages.
 const TELL_EVERY: Duration = Duration::from_secs(2);
@@ -80,7 +80,7 @@ impl BenchRun {
     /// # Errors
     /// Returns an error when a topic has no append times or cannot be read.
     pub async fn start(setup: &Setup, scenario: &'static str) -> Result<Self, String> {
-        Self::reading(setup, scenario, ReadPace::Bulk, |ledger, record| {
+        Self::reading(setup, scenario, ReadMode::Bulk, |ledger, record| {
             ledger.arrived(record.key, record.at)
         })
         .await
@@ -90,13 +90,13 @@ impl BenchRun {
     pub async fn reading(
         setup: &Setup,
         scenario: &'static str,
-        pace: ReadPace,
+        mode: ReadMode,
         mut on_record: impl FnMut(&Ledger, Appended<'_>) + Send + 'static,
     ) -> Result<Self, String> {
         let started_at = now();
         let ledger = Arc::new(Ledger::new(rand::random(), started_at));
         let book = Arc::clone(&ledger);
-        let reader = TopicReader::start(&setup.kafka, &setup.topics, pace, move |record| {
+        let reader = TopicReader::start(&setup.kafka, &setup.topics, mode, move |record| {
             on_record(&book, record)
         })
         .await;

@@ -8,5 +8,6 @@ pub mod immediate;
 pub mod lateness;
 pub mod submit;
 pub mod take_in;
+pub mod topics;
 pub mod tracked;
 pub mod without_kafka;

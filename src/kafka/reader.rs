@@ -35,8 +35,10 @@ pub struct Appended<'a> {
     pub key: &'a [u8],
     /// The broker's append time, in milliseconds since the epoch.
     pub at: i64,
-    /// Only a [`ReadPace::Prompt`] reader looks for it, and only tracked tasks have it.
+    /// The attempt of a tracked task. `None` with [`ReadMode::Bulk`].
     pub attempt: Option<AppendedAttempt<'a>>,
+    /// The instant of a run of a schedule, as its header says. `None` with [`ReadMode::Bulk`].
+    pub run_at: Option<&'a str>,
 }
 
 /// The attempt of a tracked task that a record is.
@@ -46,12 +48,14 @@ pub struct AppendedAttempt<'a> {
     pub number: u16,
 }
 
-/// How soon records are read.
+/// How records are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ReadPace {
+pub enum ReadMode {
     /// In few and large fetches, which disturb the broker least.
     Bulk,
-    /// As soon as they are appended, as a consumer does.
+    /// The same, with their headers.
+    BulkWithHeaders,
+    /// With their headers, as soon as they are appended, as a consumer does.
     Prompt,
 }
 
@@ -93,17 +97,17 @@ impl TopicReader {
     pub async fn start(
         settings: &KafkaSettings,
         topics: &[TopicName],
-        pace: ReadPace,
+        mode: ReadMode,
         on_record: impl FnMut(Appended<'_>) + Send + 'static,
     ) -> Result<Self, ReadError> {
         check_append_times(settings, topics).await?;
         let (settings, names) = (settings.clone(), topics.to_vec());
-        let opened = tokio::task::spawn_blocking(move || open(&settings, &names, pace)).await;
+        let opened = tokio::task::spawn_blocking(move || open(&settings, &names, mode)).await;
         let consumer = opened.unwrap_or(Err(ReadError::Panicked))?;
         let is_done = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new().name(THREAD.to_owned()).spawn({
             let is_done = Arc::clone(&is_done);
-            move || read(&consumer, pace, on_record, &is_done)
+            move || read(&consumer, mode, on_record, &is_done)
         });
         let thread = thread.map_err(|source| ClientError::Thread { name: THREAD, source })?;
         Ok(Self { is_done, thread: Some(thread) })
@@ -157,7 +161,7 @@ async fn check_append_times(
 fn open(
     settings: &KafkaSettings,
     topics: &[TopicName],
-    pace: ReadPace,
+    mode: ReadMode,
 ) -> Result<BaseConsumer, ReadError> {
     let mut config = settings.consumer_config();
     config
@@ -166,7 +170,7 @@ fn open(
         .set("fetch.message.max.bytes", "8388608")
         .set("queued.min.messages", "1000000")
         .set("check.crcs", "false");
-    if pace == ReadPace::Bulk {
+    if mode != ReadMode::Prompt {
         config.set("fetch.wait.max.ms", "250").set("fetch.min.bytes", "1000000");
     }
     let create = |source| ClientError::Create { what: "Kafka consumer", source };
@@ -213,7 +217,7 @@ fn ends(consumer: &BaseConsumer, topic: &str) -> Result<Vec<(i32, Offset)>, Kafk
 
 fn read(
     consumer: &BaseConsumer,
-    pace: ReadPace,
+    mode: ReadMode,
     mut on_record: impl FnMut(Appended<'_>),
     is_done: &AtomicBool,
 ) {
@@ -223,11 +227,13 @@ fn read(
                 if let (Some(key), Timestamp::LogAppendTime(at)) =
                     (message.key(), message.timestamp())
                 {
-                    let attempt = match pace {
-                        ReadPace::Bulk => None,
-                        ReadPace::Prompt => attempt_of(&message),
+                    let (attempt, run_at) = match mode {
+                        ReadMode::Bulk => (None, None),
+                        ReadMode::BulkWithHeaders | ReadMode::Prompt => {
+                            (attempt_of(&message), header_of(&message, "punctual-run-at"))
+                        }
                     };
-                    on_record(Appended { key, at, attempt });
+                    on_record(Appended { key, at, attempt, run_at });
                 }
             }
             // The client reconnects by itself.
@@ -238,10 +244,11 @@ fn read(
 }
 
 fn attempt_of<'a>(message: &'a BorrowedMessage<'_>) -> Option<AppendedAttempt<'a>> {
-    let text = |wanted| {
-        let header = message.headers()?.iter().find(|header| header.key == wanted)?;
-        std::str::from_utf8(header.value?).ok()
-    };
-    let number = text("punctual-attempt")?.parse().ok()?;
-    Some(AppendedAttempt { task_id: text("punctual-task-id")?, number })
+    let number = header_of(message, "punctual-attempt")?.parse().ok()?;
+    Some(AppendedAttempt { task_id: header_of(message, "punctual-task-id")?, number })
+}
+
+fn header_of<'a>(message: &'a BorrowedMessage<'_>, name: &str) -> Option<&'a str> {
+    let header = message.headers()?.iter().find(|header| header.key == name)?;
+    std::str::from_utf8(header.value?).ok()
 }

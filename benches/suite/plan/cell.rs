@@ -86,6 +86,13 @@ pub enum Job {
         seconds: u64,
     },
     Inbound(Inbound),
+    Resume(Resume),
+    Spread {
+        count: u32,
+        lead: u64,
+        spread: u64,
+    },
+    Schedules(Schedules),
     Idle {
         pending: u64,
         seconds: u64,
@@ -144,6 +151,29 @@ pub enum Consumers {
     /// So many callers of `pop`.
     Pop(u16),
     Callback,
+}
+
+/// A paused topic that is resumed, beside another topic at a steady rate.
+#[derive(Clone, Copy, Debug)]
+pub struct Resume {
+    pub rate: u32,
+    pub seconds: u64,
+    /// Number of tasks that wait in the paused topic.
+    pub count: u32,
+    /// Minimum number of seconds that it is paused.
+    pub pause: u64,
+}
+
+/// Schedules with one period.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedules {
+    pub count: u32,
+    pub every: u64,
+    pub seconds: u64,
+    /// Number of schedules that are not due.
+    pub others: u32,
+    /// True when all are due at the same instants.
+    pub is_together: bool,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::RangedI64ValueParser;
 
+use crate::domain::TopicName;
 use crate::domain::time::duration;
 
 /// A steady rate.
@@ -41,4 +42,8 @@ pub(super) fn up_to(max: i64) -> RangedI64ValueParser<u32> {
 /// Parses a number of connections.
 pub(super) fn connections() -> RangedI64ValueParser<u16> {
     clap::value_parser!(u16).range(1..=4096)
+}
+
+pub(super) fn topic(text: &str) -> Result<TopicName, String> {
+    TopicName::new(text).map_err(|error| error.to_string())
 }

@@ -63,10 +63,21 @@ impl RestTarget {
         Self { authorization, ..self }
     }
 
+    /// Submits to another topic.
+    #[must_use]
+    pub fn to_topic(self, topic: TopicName) -> Self {
+        Self { topics: Arc::new([topic]), ..self }
+    }
+
     /// Submits tracked tasks.
     #[must_use]
     pub fn tracked(self, tracking: TrackedLoad) -> Self {
         Self { tracking: Some(tracking), ..self }
+    }
+
+    /// Returns the payload of the records with this key.
+    pub fn payload(&self, key: u64) -> &str {
+        self.records.payload(key)
     }
 
     fn topic_of(&self, task: &Planned) -> &TopicName {

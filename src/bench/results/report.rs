@@ -49,6 +49,24 @@ pub struct GuaranteeCounts {
     pub refused_but_published: u64,
 }
 
+impl GuaranteeCounts {
+    /// Adds the counts of other tasks.
+    #[must_use]
+    pub fn and(self, others: Self) -> Self {
+        Self {
+            submitted: self.submitted + others.submitted,
+            accepted: self.accepted + others.accepted,
+            refused: self.refused + others.refused,
+            unknown: self.unknown + others.unknown,
+            arrived: self.arrived + others.arrived,
+            early: self.early + others.early,
+            lost: self.lost + others.lost,
+            duplicates: self.duplicates + others.duplicates,
+            refused_but_published: self.refused_but_published + others.refused_but_published,
+        }
+    }
+}
+
 /// Resources that a process and its children used during the measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {

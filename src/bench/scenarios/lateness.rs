@@ -106,7 +106,7 @@ async fn fill_topics<I: LoadTarget>(
 }
 
 /// Returns the settings of a steady rate, for the report.
-pub(super) fn settings_of(plan: &LatenessPlan) -> Vec<(&'static str, String)> {
+pub(in crate::bench) fn settings_of(plan: &LatenessPlan) -> Vec<(&'static str, String)> {
     vec![
         ("rate", plan.rate.to_string()),
         ("measured", format!("{:?}", plan.measured)),
@@ -118,7 +118,7 @@ pub(super) fn settings_of(plan: &LatenessPlan) -> Vec<(&'static str, String)> {
 
 /// Splits the tasks into calls that are small enough to arrive evenly. They are submitted within a
 /// range of time.
-pub(super) fn submitter<'a>(
+pub(in crate::bench) fn submitter<'a>(
     plan: &'a LatenessPlan,
     run: &'a BenchRun,
     range: Range<i64>,

@@ -23,7 +23,7 @@ use crate::bench::results::{float, float_of, ratio};
 use crate::bench::run::{BenchRun, Setup, fill, millis, now};
 use crate::clock;
 use crate::domain::Monotonic;
-use crate::kafka::{Appended, ReadPace};
+use crate::kafka::{Appended, ReadMode};
 
 /// A next attempt is due at least so long after the time to run: the window of a cluster, unless it
 /// was changed.
@@ -106,7 +106,7 @@ pub async fn tracked(
         open: Arc::clone(&open),
     };
     let workers = start_workers(plan, rest, received, &open)?;
-    let run = BenchRun::reading(setup, steady.scenario, ReadPace::Prompt, move |ledger, record| {
+    let run = BenchRun::reading(setup, steady.scenario, ReadMode::Prompt, move |ledger, record| {
         consumer.take(ledger, record);
     })
     .await?;
@@ -344,7 +344,7 @@ mod tests {
         ledger.answered(&tasks, |_| Reply::Accepted, None);
         let take = |task: &Planned, number, at| {
             let attempt = Some(AppendedAttempt { task_id: "id", number });
-            consumer.take(&ledger, Appended { key: &written(task.key), at, attempt });
+            consumer.take(&ledger, Appended { key: &written(task.key), at, attempt, run_at: None });
         };
         tasks.iter().for_each(|task| take(task, 1, start + 5));
         assert_eq!(received.len(), 90);

@@ -20,7 +20,7 @@ use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, ratio};
 use crate::bench::run::{BenchRun, Setup, fill, millis, now};
 use crate::clock;
-use crate::kafka::ReadPace;
+use crate::kafka::ReadMode;
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The first task is delivered within this time.
@@ -58,14 +58,16 @@ pub async fn without_kafka(
     fill(rest, plan.steady.pending, BACKGROUND).await?;
     let later_attempts = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&later_attempts);
-    let run =
-        BenchRun::reading(setup, plan.steady.scenario, ReadPace::Bulk, move |ledger, record| {
-            match record.attempt {
-                Some(attempt) if attempt.number > 1 => _ = counted.fetch_add(1, Ordering::Relaxed),
-                _ => ledger.arrived(record.key, record.at),
-            }
-        })
-        .await?;
+    let run = BenchRun::reading(
+        setup,
+        plan.steady.scenario,
+        ReadMode::BulkWithHeaders,
+        move |ledger, record| match record.attempt {
+            Some(attempt) if attempt.number > 1 => _ = counted.fetch_add(1, Ordering::Relaxed),
+            _ => ledger.arrived(record.key, record.at),
+        },
+    )
+    .await?;
     let deliveries = Arc::new(Deliveries::new(Arc::clone(&run.ledger)));
     let consumers = Consumers::start(&plan.consumers, rest, &deliveries).await?;
     let load = rest.clone().tracked(TrackedLoad { ttr: plan.ttr, backoff: Duration::ZERO });
