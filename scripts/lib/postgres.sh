@@ -6,6 +6,9 @@
 
 POSTGRES_VERSION_MIN=15
 
+# What the caller has set for its own psql is not for the servers of a stack.
+unset PGHOST PGPORT PGUSER PGDATABASE PGPASSWORD PGDATA PGOPTIONS PGSERVICE
+
 # Prints the folder of the newest installed server, or of the one that created the data.
 postgres_bin() {
   local major folder
@@ -135,7 +138,7 @@ postgres_create() {
 # folder.
 postgres_unlock() {
   postgres_leftovers ||
-    rm -f "$(postgres_home)"/data/postmaster.pid "$(postgres_socket_folder)"/.s.PGSQL.*
+    rm -f "$(postgres_home)"/data/postmaster.pid "$(postgres_socket_folder)/.s.PGSQL.$(port_of postgres)"*
 }
 
 # Written at each start, because ports may change. `alter system` overrides these settings.
