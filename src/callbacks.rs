@@ -7,6 +7,7 @@
 //! sender     sends a request, and reads the answer of the service
 //! limiter    limits the requests in flight, and those of a second
 //! keys       signs a request
+//! threads    make the requests, apart from the threads of the node
 //! resolver   looks names up, and refuses addresses that may not be called
 //! ```
 //!
@@ -23,6 +24,7 @@ mod metrics;
 mod resolver;
 mod runner;
 mod sender;
+mod threads;
 
 pub use keys::{SigningKeys, WrongKeys};
 pub use metrics::CallbackMetrics;

@@ -14,6 +14,7 @@ use super::keys::SigningKeys;
 use super::metrics::CallbackMetrics;
 use super::runner::Runner;
 use super::sender::Sender;
+use super::threads::CallbackThreads;
 use crate::access::permit::{Denied, Permit, Right};
 use crate::access::{Caller, Rights};
 use crate::clock;
@@ -49,6 +50,8 @@ pub struct CallbackParts {
 pub struct CallbackKeeper {
     parts: CallbackParts,
     keys: Arc<ArcSwap<SigningKeys>>,
+    /// Started with the first callback.
+    threads: Option<CallbackThreads>,
     running: HashMap<TopicName, Running>,
     /// Of log lines about the file with the keys.
     throttle: Throttle,
@@ -67,7 +70,8 @@ impl CallbackKeeper {
     pub fn new(parts: CallbackParts) -> Self {
         let keys = Arc::new(ArcSwap::from_pointee(parts.keys.clone()));
         let throttle = Throttle::new(LOG_INTERVAL);
-        Self { parts, keys, running: HashMap::new(), throttle, unopened: HashMap::new() }
+        let (threads, running, unopened) = (None, HashMap::new(), HashMap::new());
+        Self { parts, keys, threads, running, throttle, unopened }
     }
 
     /// Runs until the node drains. Requests that are under way then get their answers.
@@ -161,7 +165,16 @@ impl CallbackKeeper {
 
     async fn start(&mut self, stored: StoredCallback) -> Result<(), TaskFailure> {
         let (policy, keys) = (Arc::clone(&self.parts.policy), Arc::clone(&self.keys));
-        let made = tokio::task::spawn_blocking(move || Sender::make(policy, keys)).await?;
+        let threads = match self.threads.take().map_or_else(CallbackThreads::start, Ok) {
+            Ok(threads) => self.threads.insert(threads).clone(),
+            Err(error) => {
+                // The next turn tries again.
+                tracing::warn!(error = chain(&error), "start a thread for callbacks");
+                return Ok(());
+            }
+        };
+        let making = move || Sender::make(policy, keys, threads);
+        let made = tokio::task::spawn_blocking(making).await?;
         let sender = match made {
             Ok(sender) => Arc::new(sender),
             Err(error) => {

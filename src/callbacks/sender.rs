@@ -7,11 +7,12 @@ use arc_swap::ArcSwap;
 use az::SaturatingAs as _;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy as Redirects;
-use reqwest::{Client, Response, StatusCode, Url};
+use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde::de::IgnoredAny;
 
 use super::keys::SigningKeys;
 use super::resolver::CheckedResolver;
+use super::threads::CallbackThreads;
 use crate::clock;
 use crate::domain::task::headers;
 use crate::domain::topic::callback::policy::{CallbackPolicy, RefusedUrl};
@@ -49,6 +50,7 @@ pub(super) enum ServiceAnswer {
 #[derive(Debug)]
 pub(super) struct Sender {
     client: Client,
+    threads: CallbackThreads,
     policy: Arc<CallbackPolicy>,
     keys: Arc<ArcSwap<SigningKeys>>,
 }
@@ -61,6 +63,7 @@ impl Sender {
     pub fn make(
         policy: Arc<CallbackPolicy>,
         keys: Arc<ArcSwap<SigningKeys>>,
+        threads: CallbackThreads,
     ) -> Result<Self, reqwest::Error> {
         let client = Client::builder()
             .dns_resolver(Arc::new(CheckedResolver::new(Arc::clone(&policy))))
@@ -71,7 +74,7 @@ impl Sender {
             .pool_idle_timeout(IDLE_MAX)
             .user_agent(concat!("punctual/", env!("CARGO_PKG_VERSION")))
             .build()?;
-        Ok(Self { client, policy, keys })
+        Ok(Self { client, threads, policy, keys })
     }
 
     /// Returns the URL of a callback, if this node may call it.
@@ -98,17 +101,31 @@ impl Sender {
             headers.insert(HeaderName::from_static("punctual-signature"), value);
         }
         let request = self.client.post(url).headers(headers).body(Vec::from(body));
-        match tokio::time::timeout(timeout, request.send()).await {
-            Ok(Ok(answer)) => {
-                let read = Read::of(&answer);
-                drain(answer).await;
-                read.judged()
-            }
-            // The URL may hold a secret.
-            Ok(Err(error)) => ServiceAnswer::Unanswered { reason: chain(&error.without_url()) },
-            Err(_elapsed) => {
-                ServiceAnswer::Unanswered { reason: format!("no answer within {timeout:?}") }
-            }
+        let unanswered = |reason| ServiceAnswer::Unanswered { reason };
+        let Some(asking) = self.threads.run(ask(request, timeout)) else {
+            return unanswered("the node ends".to_owned());
+        };
+        // The own deadline of the request is late while another service keeps the thread busy.
+        match tokio::time::timeout(timeout + BODY_DEADLINE, asking).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(panic)) => unanswered(panic.to_string()),
+            Err(_elapsed) => unanswered(format!("no answer within {timeout:?}")),
+        }
+    }
+}
+
+/// Sends a request, and reads the answer.
+async fn ask(request: RequestBuilder, timeout: Duration) -> ServiceAnswer {
+    match tokio::time::timeout(timeout, request.send()).await {
+        Ok(Ok(answer)) => {
+            let read = Read::of(&answer);
+            drain(answer).await;
+            read.judged()
+        }
+        // The URL may hold a secret.
+        Ok(Err(error)) => ServiceAnswer::Unanswered { reason: chain(&error.without_url()) },
+        Err(_elapsed) => {
+            ServiceAnswer::Unanswered { reason: format!("no answer within {timeout:?}") }
         }
     }
 }

@@ -1,0 +1,65 @@
+//! The threads that make the requests to services.
+//!
+//! A service decides how its answer looks. An answer of endless interim heads (`103 Early Hints`)
+//! keeps a thread busy: eight such connections delayed submits by up to 1.5 s while callbacks shared
+//! the threads of the node (2 cores, 2026-11-28). So they have a thread of their own.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio_util::task::AbortOnDropHandle;
+
+/// The threads of all callbacks of a node. They end with the last clone.
+#[derive(Clone, Debug)]
+pub struct CallbackThreads(Arc<Threads>);
+
+#[derive(Debug)]
+struct Threads(Option<Runtime>);
+
+impl CallbackThreads {
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start() -> io::Result<Self> {
+        let mut builder = Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).thread_name("callbacks").enable_all().build()?;
+        Ok(Self(Arc::new(Threads(Some(runtime)))))
+    }
+
+    /// Runs a future on these threads. It is cancelled when the returned value is dropped. Returns
+    /// `None` at the end of the node.
+    pub fn run<F>(&self, future: F) -> Option<AbortOnDropHandle<F::Output>>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let runtime = self.0.0.as_ref()?;
+        Some(AbortOnDropHandle::new(runtime.spawn(future)))
+    }
+}
+
+impl Drop for Threads {
+    /// A runtime must not wait for its threads on a thread for async work.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_future_runs_on_another_thread_and_a_panic_is_told() {
+        let threads = CallbackThreads::start().unwrap();
+        let name = async || {
+            let name = async { std::thread::current().name().map(str::to_owned) };
+            threads.run(name).unwrap().await.unwrap()
+        };
+        assert_eq!(name().await.as_deref(), Some("callbacks"));
+        let panicking = threads.run(async { panic!("tried") }).unwrap();
+        assert!(panicking.await.is_err());
+        assert_eq!(name().await.as_deref(), Some("callbacks"), "the thread goes on");
+    }
+}
