@@ -1,10 +1,11 @@
 //! Reads files with rights or keys: others than the owner must not be able to change them.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use rustix::fs::{Mode, OFlags};
 use thiserror::Error;
 
 /// Bits of the mode with which others than the owner may change the file.
@@ -42,13 +43,16 @@ pub enum PrivateFileError {
 pub fn read(path: &Path, bytes_max: u64) -> Result<PrivateFile, PrivateFileError> {
     let shown = path.display().to_string();
     let unreadable = |error| PrivateFileError::Unreadable { path: shown.clone(), error };
-    // Opening a pipe would wait for its writer.
-    if !fs::metadata(path).map_err(unreadable)?.is_file() {
+    // Opening a pipe would wait for its writer otherwise.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from);
+    let file = File::from(opened.map_err(unreadable)?);
+    // These are of the open file, because the path may lead to another file by now.
+    let metadata = file.metadata().map_err(unreadable)?;
+    if !metadata.is_file() {
         return Err(PrivateFileError::NotAFile(shown));
     }
-    let file = File::open(path).map_err(unreadable)?;
-    // The mode is that of the open file, because the path may lead to another file by now.
-    let mode = file.metadata().map_err(unreadable)?.mode() & 0o7777;
+    let mode = metadata.mode() & 0o7777;
     if mode & WRITABLE != 0 {
         return Err(PrivateFileError::Writable { path: shown, mode });
     }

@@ -172,6 +172,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("lz4_flex", &["kafka::compression"]),
     ("maud", &["console"]),
     ("opentelemetry", &["telemetry::traces"]),
+    ("opentelemetry_http", &["telemetry::traces"]),
     ("opentelemetry_otlp", &["telemetry::traces"]),
     ("opentelemetry_sdk", &["telemetry::traces"]),
     ("percent_encoding", &["api::server::console", "client", "console"]),
@@ -191,7 +192,7 @@ const HOMES: &[(&str, &[&str])] = &[
             "sealing",
         ],
     ),
-    ("rustix", &["app", "node", "clock", "client", "dev"]),
+    ("rustix", &["app", "node", "clock", "client", "dev", "private_file"]),
     ("rustls", &["main", "api::server::tls", "bench::load"]),
     (
         "serde",

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use prost::Message as _;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use crate::support::cluster::Cluster;
@@ -233,4 +234,40 @@ async fn a_node_without_tracing_publishes_the_trace_of_the_submit() {
     let submitted = traceparent(&spans[0].1);
     assert_eq!(header(&record, "traceparent"), Some(submitted.as_str()));
     assert_eq!(header(&record, "punctual-submit-traceparent"), Some(submitted.as_str()));
+}
+
+/// A collector that answers the first request with a body without an end. Returns its URL, and the
+/// number of bytes that were written once the node has closed the connection.
+async fn endless_collector() -> (String, Arc<Mutex<Option<u64>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let written = Arc::new(Mutex::new(None));
+    let told = Arc::clone(&written);
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = vec![0; 64 << 10];
+        assert!(stream.read(&mut request).await.unwrap() > 0);
+        let head = b"HTTP/1.1 200 OK\r\ncontent-length: 17179869184\r\n\r\n";
+        stream.write_all(head).await.unwrap();
+        let (piece, mut count) = (vec![b'x'; 64 << 10], 0_u64);
+        while stream.write_all(&piece).await.is_ok() {
+            count += 64 << 10;
+        }
+        *told.lock() = Some(count);
+    });
+    (url, written)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_answer_of_a_collector_is_read_only_in_part() {
+    let cluster = Cluster::start("spans-endless").await;
+    let topic = cluster.topic("orders").await;
+    let (url, written) = endless_collector().await;
+    let mut node = cluster.node_with(&["--otlp-endpoint", &url]).await;
+    submit(&node, &json!({ "topic": topic, "delay": 0, "payload": 1 }), &[]).await;
+    eventually("the node closes the connection", DEADLINE, async || written.lock().is_some()).await;
+    let count = written.lock().unwrap();
+    // Both sockets have buffers.
+    assert!(count < 64 << 20, "{count} bytes");
+    end(&mut node).await;
 }

@@ -1,10 +1,13 @@
 //! Sends spans to the collector, and counts what becomes of them.
 
 use std::fmt;
+use std::io::Read as _;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use az::SaturatingAs as _;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{
     ExporterBuildError, SpanExporter, WithExportConfig as _, WithHttpConfig as _,
 };
@@ -17,6 +20,9 @@ use reqwest::redirect::Policy as Redirects;
 use thiserror::Error;
 
 use crate::telemetry::{Counter, Gauge, Registry};
+
+/// Bytes of a collector's answer that are read. A longer one ends there, and is then not understood.
+const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 /// Where spans go, and which.
 #[derive(Clone, PartialEq, Eq)]
@@ -110,10 +116,35 @@ impl CountingExporter {
         let inner = SpanExporter::builder()
             .with_http()
             .with_endpoint(&settings.url)
-            .with_http_client(client(settings, deadline)?)
+            .with_http_client(CollectorClient(client(settings, deadline)?))
             .with_timeout(deadline)
             .build()?;
         Ok(Self { inner, metrics, is_failing: AtomicBool::new(false) })
+    }
+}
+
+/// Sends requests to the collector. The library's own client would keep an answer of any size in
+/// memory.
+#[derive(Debug)]
+struct CollectorClient(Client);
+
+type Sent<'a> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'a>>;
+
+impl HttpClient for CollectorClient {
+    fn send_bytes<'a, 'b>(&'a self, request: Request<Bytes>) -> Sent<'b>
+    where
+        'a: 'b,
+    {
+        Box::pin(async move {
+            let answer = self.0.execute(request.try_into()?)?.error_for_status()?;
+            let mut sent = Response::builder().status(answer.status());
+            if let Some(headers) = sent.headers_mut() {
+                headers.clone_from(answer.headers());
+            }
+            let mut body = Vec::new();
+            answer.take(ANSWER_BYTES_MAX).read_to_end(&mut body)?;
+            Ok(sent.body(Bytes::from(body))?)
+        })
     }
 }
 
