@@ -22,6 +22,7 @@ use super::names::{NameInPath, name_of};
 use super::tasks::{IdInPath, id_of, permit_of_task};
 use crate::api::access::guard::Guard;
 use crate::api::json::answers::{self, TaskJson};
+use crate::api::metrics::ApiMetrics;
 use crate::api::problems::problem::{Problem, ProblemJson};
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::problems::refusal::of_unavailable;
@@ -38,7 +39,6 @@ const OUTCOMES_MAX: usize = Array::ITEMS_MAX;
 /// Memory of an outcome besides its bytes, until the answer is made: call, task and result.
 const ITEM_BYTES: usize = 1024;
 /// Outcomes that are read before other requests get their turn.
-const ITEMS_AT_ONCE: usize = 256;
 /// Look-ups of topics at the same time, for a caller whose rights depend on them.
 const LOOK_UPS_AT_ONCE: usize = 16;
 /// Approximate bytes of a result.
@@ -162,9 +162,10 @@ pub async fn outcomes(
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
     preconditions::refuse(request.headers())?;
-    let (bytes, mut memory) = body::read(&shared, request, deadline).await?;
-    let read = read_outcomes(&shared, &mut memory, body::text_of(&bytes)?, arrived_at).await?;
-    drop(bytes);
+    let (bytes, memory) = body::read(&shared, request, deadline).await?;
+    let metrics = shared.metrics.clone();
+    let reading = move |text: &str| read_outcomes(text, arrived_at, memory, &metrics);
+    let (_memory, read) = body::parse(&shared, deadline, bytes, reading).await?;
     let permitting = read.into_iter().map(|item| permitted(&shared, &guard, deadline, item));
     let permitted: Vec<PermittedItem> =
         stream::iter(permitting).buffered(LOOK_UPS_AT_ONCE).collect().await;
@@ -184,12 +185,12 @@ type ReadItem = (usize, Result<(NamedTask, ConsumerCall), Problem>);
 /// second value says so.
 type PermittedItem = Result<((Target, ConsumerCall), bool), Problem>;
 
-async fn read_outcomes(
-    shared: &ApiShared,
-    memory: &mut BodyMemory,
+fn read_outcomes(
     text: &str,
     arrived_at: Option<Timestamp>,
-) -> Result<Vec<ReadItem>, Problem> {
+    mut memory: BodyMemory,
+    metrics: &ApiMetrics,
+) -> Result<(BodyMemory, Vec<ReadItem>), Problem> {
     let [outcomes] = members(text, &["outcomes"])?;
     let Some(outcomes) = outcomes else {
         let detail = "the array outcomes is required";
@@ -197,7 +198,7 @@ async fn read_outcomes(
     };
     let outcomes = array(outcomes, "outcomes")?;
     if outcomes.count > OUTCOMES_MAX {
-        shared.metrics.rejected("outcomes");
+        metrics.rejected("outcomes");
         let detail = format!(
             "a request may have {OUTCOMES_MAX} outcomes at most, but this one has {}; send several",
             outcomes.count
@@ -207,13 +208,10 @@ async fn read_outcomes(
     memory.grow(outcomes.count.saturating_mul(ITEM_BYTES))?;
     let mut read = Vec::with_capacity(outcomes.items.len());
     for (index, item) in outcomes.items.iter().enumerate() {
-        if index % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1 {
-            tokio::task::yield_now().await;
-        }
         let item = call::read_item(item.get(), arrived_at);
         read.push((index, item.map_err(|problem| problem.within(&item_path(index)))));
     }
-    Ok(read)
+    Ok((memory, read))
 }
 
 fn item_path(index: usize) -> String {
