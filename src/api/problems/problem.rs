@@ -98,7 +98,12 @@ impl Problem {
 
     /// Makes the problem for a path without a route.
     pub fn no_such_path() -> Self {
-        let detail = "there is no such path; /openapi.json lists all paths, and /console has pages";
+        let detail = "/openapi.json lists all paths, and /console has pages";
+        Self::new(ProblemType::NotFound, detail)
+    }
+
+    /// Makes the problem for a path that another port of the node may have.
+    pub fn path_of_other_port(detail: &'static str) -> Self {
         Self::new(ProblemType::NotFound, detail)
     }
 

@@ -34,7 +34,7 @@ use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::request::request_id::{REQUEST_ID, RequestId};
 use crate::api::request::trace::RequestTrace;
-use crate::api::shared::{ApiSettings, ApiShared};
+use crate::api::shared::{ApiSettings, ApiShared, Port};
 use crate::clock;
 use crate::domain::Monotonic;
 use crate::node::requests::service::Service;
@@ -302,7 +302,7 @@ impl Api {
             audited.reserve().map(|()| (guard, in_progress))
         });
         let mut response = match begun {
-            Ok(_) if route == NO_ROUTE => Problem::no_such_path().into_response(),
+            Ok(_) if route == NO_ROUTE => self.no_such_path(request.uri().path()).into_response(),
             Ok((guard, _in_progress)) => {
                 request.extensions_mut().insert(guard);
                 self.route(request, &id).await
@@ -333,6 +333,20 @@ impl Api {
         }
     }
 
+    /// Makes the problem for a path without a route at this port.
+    fn no_such_path(&self, path: &str) -> Problem {
+        match self.settings().port {
+            Port::Public if !Port::Public.has(path) => Problem::path_of_other_port(
+                "only the operator port of the node has this path (--operator-listen)",
+            ),
+            Port::Operator => Problem::path_of_other_port(
+                "this is the operator port, with /livez, /readyz, /metrics and /v1/cluster alone; \
+                 ask the other port of the node (--listen)",
+            ),
+            Port::Sole | Port::Public => Problem::no_such_path(),
+        }
+    }
+
     fn is_known(&self, caller: &Caller) -> bool {
         caller.credential != CredentialId::Anonymous || self.shared.policy.current().is_open()
     }
@@ -347,7 +361,7 @@ impl Api {
         let begun = self.begin((&mut *place, &mut *audited), (route, operation), &request);
         match begun.and_then(|guard| audited.reserve().map(|()| guard)) {
             // axum would take an empty part of a path for an id.
-            Ok(_) if route == NO_ROUTE => Problem::no_such_path().into_response(),
+            Ok(_) if route == NO_ROUTE => self.no_such_path(request.uri().path()).into_response(),
             Ok(guard) => {
                 request.extensions_mut().insert(guard);
                 let span = self.begin_span(operation, route, &mut request);

@@ -364,7 +364,10 @@ async fn each_port_has_its_own_routes() {
         for path in &paths {
             let response = api.ask(bare("GET", path)).await;
             let is_unknown = response.status() == StatusCode::NOT_FOUND
-                && text_of(response).await.contains("there is no such path");
+                && text_of(response).await.contains(match port {
+                    Port::Operator => "ask the other port of the node (--listen)",
+                    _ => "only the operator port of the node has this path",
+                });
             let is_there = match port {
                 Port::Operator => of_operators.contains(&path.as_str()),
                 _ => !internal.contains(&path.as_str()),
