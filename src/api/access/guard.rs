@@ -1,10 +1,12 @@
 //! The guard of a request: the caller, with the rights of the caller.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Request, header};
+use parking_lot::Mutex;
 
 use super::required::Access;
 use super::trail::Trail;
@@ -17,11 +19,15 @@ use crate::access::{Action, Caller, Policy, Rights, Unidentified};
 use crate::api::json::answers::Shows;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
-use crate::domain::{TaskId, TaskView, Timestamp, TopicName};
+use crate::clock;
+use crate::domain::{TaskId, TaskView, Throttle, Timestamp, TopicName};
 use crate::node::messages::Draft;
 use crate::node::messages::permitted::{
     DeniedDraft, FoundTask, HiddenTask, PermittedDraft, TaskPermit,
 };
+
+/// Lets one line per second through about a reason that a caller does not get.
+static HIDDEN: Mutex<Throttle> = Mutex::new(Throttle::new(Duration::from_secs(1)));
 
 /// The credentials of a request.
 #[derive(Clone, Copy, Debug)]
@@ -219,13 +225,14 @@ impl Guard {
         if self.operates() {
             return reason;
         }
-        tracing::info!(
-            principal = %self.caller.principal.name,
-            reason,
-            "a request failed; the caller does not get the reason"
-        );
-        "a server that this node needs is unavailable; the log of the node says which one"
-            .to_owned()
+        if HIDDEN.lock().lets_through(clock::monotonic()) {
+            tracing::info!(
+                principal = %self.caller.principal.name,
+                reason,
+                "a request failed; the caller does not get the reason (logged once a second at most)"
+            );
+        }
+        "the log of the node has the reason, for its operators".to_owned()
     }
 }
 
