@@ -51,8 +51,6 @@ use crate::{
 const LEAVE_DEADLINE: Duration = Duration::from_secs(2);
 /// Maximum time for the background tasks to end when no work is left.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
-/// Tasks without which no in-flight task can be published or settled.
-const VITAL: [&str; 4] = ["wheel", "producers", "topics", "settle"];
 /// Time that a node waits after a vital task has failed. Records in flight may still be
 /// acknowledged and settled.
 const HOPELESS_GRACE: Duration = Duration::from_secs(1);
@@ -261,7 +259,7 @@ async fn drain(settings: &Settings, running: &assembly::Running, tasks: &Tasks) 
         );
     }
     while !running.is_idle() {
-        let (is_hopeless, span) = (tasks.has_failed(&VITAL), clock::monotonic().since(began_at));
+        let (is_hopeless, span) = (tasks.are_hopeless(), clock::monotonic().since(began_at));
         if is_hopeless && span >= HOPELESS_GRACE || span >= settings.drain_timeout {
             let amount = running.in_flight.amount();
             let reason = if is_hopeless {

@@ -1,7 +1,6 @@
 //! Background tasks, and how the process ends. Every task has a name and is tracked; its failure
 //! ends the node.
 
-use std::collections::BTreeSet;
 use std::error::Error;
 use std::future::Future;
 use std::sync::Arc;
@@ -34,8 +33,8 @@ pub struct Tasks {
 struct FailedTask {
     /// The first failure, as text.
     first: Option<String>,
-    /// The names of the tasks that have failed.
-    names: BTreeSet<&'static str>,
+    /// True when a task has failed without which nothing can be published or settled.
+    is_hopeless: bool,
 }
 
 impl Tasks {
@@ -45,23 +44,43 @@ impl Tasks {
     where
         F: Future<Output = Result<(), TaskFailure>> + Send + 'static,
     {
+        self.spawn_as(name, false, future);
+    }
+
+    /// As [`Self::spawn`], for a task without which no task in flight can be published or settled.
+    /// After its failure, a drain does not wait for them.
+    pub fn spawn_vital<F>(&self, name: &'static str, future: F)
+    where
+        F: Future<Output = Result<(), TaskFailure>> + Send + 'static,
+    {
+        self.spawn_as(name, true, future);
+    }
+
+    fn spawn_as<F>(&self, name: &'static str, is_vital: bool, future: F)
+    where
+        F: Future<Output = Result<(), TaskFailure>> + Send + 'static,
+    {
         let inner = self.tracker.spawn(future);
         let tasks = self.clone();
         self.tracker.spawn(async move {
-            match inner.await {
-                Ok(Ok(())) => tracing::debug!(task = name, "ended"),
-                Ok(Err(error)) => tasks.fail(name, &chain(error.as_ref())),
-                Err(panic) => tasks.fail(name, &panic.to_string()),
+            let reason = match inner.await {
+                Ok(Ok(())) => {
+                    tracing::debug!(task = name, "ended");
+                    return;
+                }
+                Ok(Err(error)) => chain(error.as_ref()).to_string(),
+                Err(panic) => panic.to_string(),
+            };
+            if is_vital {
+                tasks.failed().is_hopeless = true;
             }
+            tasks.fail(name, &reason);
         });
     }
 
     /// Records a failure, which ends the node.
     pub fn fail(&self, name: &'static str, reason: &str) {
-        let mut failed = self.failed();
-        failed.first.get_or_insert_with(|| format!("{name}: {reason}"));
-        failed.names.insert(name);
-        drop(failed);
+        self.failed().first.get_or_insert_with(|| format!("{name}: {reason}"));
         self.draining.cancel();
         tracing::error!(task = name, reason, "failed; the node drains and exits");
     }
@@ -71,10 +90,9 @@ impl Tasks {
         self.failed().first.clone()
     }
 
-    /// Returns true when one of these tasks has failed.
-    pub fn has_failed(&self, names: &[&str]) -> bool {
-        let failed = self.failed();
-        names.iter().any(|name| failed.names.contains(name))
+    /// Returns true when a vital task has failed.
+    pub fn are_hopeless(&self) -> bool {
+        self.failed().is_hopeless
     }
 
     fn failed(&self) -> MutexGuard<'_, FailedTask> {
@@ -117,14 +135,18 @@ mod tests {
     #[tokio::test]
     async fn a_task_that_fails_is_named_and_the_first_one_is_told() {
         let tasks = Tasks::default();
-        tasks.spawn("wheel", async { Err("tried".into()) });
+        tasks.spawn("api", async { Err("tried".into()) });
         tasks.draining.cancelled().await;
         tasks.fail("settle", "tried as well");
-        assert_eq!(tasks.failure().as_deref(), Some("wheel: tried"));
-        assert!(
-            tasks.has_failed(&["topics", "settle"])
-                && tasks.has_failed(&["wheel"])
-                && !tasks.has_failed(&["api"])
-        );
+        assert_eq!(tasks.failure().as_deref(), Some("api: tried"));
+        assert!(!tasks.are_hopeless());
+    }
+
+    #[tokio::test]
+    async fn a_node_without_a_vital_task_is_hopeless() {
+        let tasks = Tasks::default();
+        tasks.spawn_vital("wheel", async { Err("tried".into()) });
+        tasks.draining.cancelled().await;
+        assert!(tasks.are_hopeless());
     }
 }

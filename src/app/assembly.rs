@@ -559,7 +559,7 @@ impl Site<'_> {
             progress: core.progress.clone(),
             stopping: tasks.stopping.clone(),
         };
-        tasks.spawn("settle", Settler::new(settler).run());
+        tasks.spawn_vital("settle", Settler::new(settler).run());
         let adopter = AdopterParts {
             adoptions: Adoptions::new(&parts.postgres, parts.node),
             shared: Arc::clone(&core.shared),
@@ -581,7 +581,7 @@ impl Site<'_> {
             publish_deadline: self.settings.kafka.publish_deadline,
             stopping: tasks.stopping.clone(),
         };
-        tasks.spawn("producers", producer_keeper.run());
+        tasks.spawn_vital("producers", producer_keeper.run());
         let topic_keeper = TopicKeeper {
             shared: Arc::clone(&core.shared),
             publisher: Arc::clone(&core.publisher),
@@ -589,7 +589,7 @@ impl Site<'_> {
             silence_max: self.silence_max(),
             stopping: tasks.stopping.clone(),
         };
-        tasks.spawn("topics", topic_keeper.run());
+        tasks.spawn_vital("topics", topic_keeper.run());
         let policy_keeper = PolicyKeeper::new(Arc::clone(&core.shared), &parts.postgres);
         tasks.spawn("policies", policy_keeper.run(tasks.stopping.clone()));
         let in_flight_keeper =

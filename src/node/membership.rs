@@ -79,7 +79,7 @@ pub fn start(settings: MembershipSettings, parts: MembershipParts, tasks: &Tasks
     );
     let board = board::Board::new(settings.clone(), bulletin_in);
     let outputs = keeper::Outputs { board, fencing: fencing_in, adopt_now, leave: leave_out };
-    tasks.spawn(
+    tasks.spawn_vital(
         "membership",
         keeper::MembershipKeeper::new(settings, parts, outputs).run(tasks.stopping.clone()),
     );

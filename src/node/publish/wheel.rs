@@ -79,7 +79,7 @@ pub fn start(
         // The receiver is gone only when the process is ending.
         drop(ended.send(outcome));
     })?;
-    tasks.spawn("wheel", async move {
+    tasks.spawn_vital("wheel", async move {
         match end.await {
             Ok(outcome) => Ok(outcome?),
             Err(_panicked) => Err("the thread of the wheel panicked".into()),
