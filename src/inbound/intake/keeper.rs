@@ -170,6 +170,7 @@ impl IntakeKeeper {
         if let Some(reader) = self.reader.take() {
             reader.close().await;
         }
+        self.turns.rejected.close().await;
         Ok(())
     }
 

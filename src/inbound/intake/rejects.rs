@@ -140,7 +140,7 @@ impl RejectedTopic {
                 reason: &rejection.reason,
             })
             .collect();
-        Ok(self.producer()?.send(&rejects).await)
+        Ok(self.producer().await?.send(&rejects).await)
     }
 
     /// Deletes rejections. Returns them, or nothing when another node has deleted them all.
@@ -192,9 +192,17 @@ impl RejectedTopic {
         Ok(())
     }
 
-    fn producer(&mut self) -> Result<&RejectProducer, Stop> {
+    /// Ends the producer, if there is one.
+    pub(super) async fn close(&mut self) {
+        if let Some((_version, producer)) = self.producer.take() {
+            producer.close().await;
+        }
+    }
+
+    async fn producer(&mut self) -> Result<&RejectProducer, Stop> {
         let version = self.kafka.properties.version();
         if self.producer.as_ref().is_none_or(|(made_for, _)| *made_for != version) {
+            self.close().await;
             let (intake, topic) = (self.intake.clone(), self.topic.clone());
             let made = RejectProducer::new(&self.kafka, intake, topic);
             let made = made.map_err(|error| Stop::later(error.to_string()))?;

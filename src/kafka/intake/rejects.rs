@@ -77,6 +77,13 @@ impl RejectProducer {
         Ok(Self { inner, intake, topic })
     }
 
+    /// Ends the producer, away from the async threads.
+    pub async fn close(self) {
+        if tokio::task::spawn_blocking(move || drop(self)).await.is_err() {
+            tracing::warn!("the producer of rejected records did not close cleanly");
+        }
+    }
+
     /// Writes records. Returns their outcomes, in their order.
     pub async fn send(&self, rejects: &[Reject<'_>]) -> Vec<RejectOutcome> {
         let sent: Vec<_> = rejects.iter().map(|reject| self.send_one(reject)).collect();
