@@ -13,11 +13,10 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 use self::calls::{Key, PopMetrics, Readers, WAITERS_MAX, Waiter};
-use self::reader::{GroupReader, ReaderParts};
+use self::reader::ReaderParts;
 use crate::access::permit::{Permit, Pop};
 use crate::clock::{self, ClusterClock};
-use crate::error_chain::chain;
-use crate::kafka::{GroupMember, KafkaSettings};
+use crate::kafka::KafkaSettings;
 use crate::node::messages::Unavailable;
 use crate::node::messages::answers::{PopCall, Popped};
 use crate::postgres::tasks::look_up::LookUp;
@@ -78,24 +77,18 @@ impl PopService {
         if all.keys().filter(is_alike).count() >= GROUPS_MAX {
             return Err(Unavailable::Busy { limit: "pop_groups" });
         }
-        let member = GroupMember::join(&self.kafka, &key.0, &key.1);
-        let member = member.map_err(|error| Unavailable::ServerAway { reason: chain(&error) })?;
         let (sender, calls) = mpsc::channel(WAITERS_MAX);
         sender.try_send(waiter).map_err(|_full| Unavailable::Busy { limit: "pops_waiting" })?;
         all.insert(key.clone(), sender);
-        let reader = GroupReader::new(
-            key,
-            member,
-            ReaderParts {
-                kafka: self.kafka.clone(),
-                readers: self.readers.clone(),
-                look_up: Arc::clone(&self.look_up),
-                clock: Arc::clone(&self.clock),
-                metrics: self.metrics.clone(),
-                draining: self.tasks.draining.clone(),
-            },
-        );
-        self.tasks.spawn("pops", reader.run(calls));
+        let parts = ReaderParts {
+            kafka: self.kafka.clone(),
+            readers: self.readers.clone(),
+            look_up: Arc::clone(&self.look_up),
+            clock: Arc::clone(&self.clock),
+            metrics: self.metrics.clone(),
+            draining: self.tasks.draining.clone(),
+        };
+        self.tasks.spawn("pops", reader::read_for(key, parts, calls));
         Ok(())
     }
 }

@@ -24,6 +24,15 @@ pub struct Waiter {
     pub reply: oneshot::Sender<Result<Vec<Popped>, Unavailable>>,
 }
 
+impl Waiter {
+    /// Answers that the tasks cannot be had, for this reason.
+    pub fn refuse(self, reason: String) {
+        if self.reply.send(Err(Unavailable::ServerAway { reason })).is_err() {
+            tracing::trace!("the caller is gone");
+        }
+    }
+}
+
 /// The metrics of pops.
 #[derive(Clone, Debug, Default)]
 pub struct PopMetrics {

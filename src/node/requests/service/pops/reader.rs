@@ -17,7 +17,6 @@ use crate::error_chain::chain;
 use crate::kafka::{
     Assignment, AttemptHeaders, GroupMember, GroupRecord, GroupRefusal, KafkaSettings,
 };
-use crate::node::messages::Unavailable;
 use crate::node::messages::answers::Popped;
 use crate::postgres::PostgresError;
 use crate::postgres::tasks::look_up::{CurrentAttempt, LookUp};
@@ -76,8 +75,30 @@ pub(super) struct GroupReader {
     idle_since: Monotonic,
 }
 
+/// Joins a consumer group, and serves its calls. If the group cannot be joined, the calls that wait
+/// get the reason.
+pub(super) async fn read_for(
+    key: Key,
+    parts: ReaderParts,
+    mut calls: mpsc::Receiver<Waiter>,
+) -> Result<(), TaskFailure> {
+    let (kafka, (topic, group)) = (parts.kafka.clone(), key.clone());
+    // Making a client reads files and starts threads.
+    let joining = tokio::task::spawn_blocking(move || GroupMember::join(&kafka, &topic, &group));
+    match joining.await? {
+        Ok(member) => GroupReader::new(key, member, parts).run(calls).await,
+        Err(error) => {
+            calls.close();
+            while let Some(waiter) = calls.recv().await {
+                waiter.refuse(chain(&error));
+            }
+            Ok(())
+        }
+    }
+}
+
 impl GroupReader {
-    pub(super) fn new(key: Key, member: GroupMember, parts: ReaderParts) -> Self {
+    fn new(key: Key, member: GroupMember, parts: ReaderParts) -> Self {
         Self {
             key,
             member,
@@ -92,10 +113,7 @@ impl GroupReader {
     /// Serves calls until none has come for a while, Kafka refuses to give records, the login to
     /// Kafka has changed, or the node drains. Calls that wait then get the refusal or no task, and
     /// the next one makes another reader: Kafka tells each member of a refusal once.
-    pub(super) async fn run(
-        mut self,
-        mut calls: mpsc::Receiver<Waiter>,
-    ) -> Result<(), TaskFailure> {
+    async fn run(mut self, mut calls: mpsc::Receiver<Waiter>) -> Result<(), TaskFailure> {
         let _counted = CountGuard::new(&self.parts.metrics.groups, 1);
         let draining = self.parts.draining.clone();
         loop {
@@ -281,10 +299,7 @@ impl GroupReader {
     fn refuse(&mut self, refusal: &GroupRefusal) {
         tracing::debug!(topic = %self.key.0, group = %self.key.1, %refusal, "pops are refused");
         for waiter in self.waiters.drain(..) {
-            let refused = Err(Unavailable::ServerAway { reason: refusal.to_string() });
-            if waiter.reply.send(refused).is_err() {
-                tracing::trace!("the caller is gone");
-            }
+            waiter.refuse(refusal.to_string());
         }
     }
 }
