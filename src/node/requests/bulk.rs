@@ -251,7 +251,7 @@ impl Bulks {
                     return Ok(true);
                 }
                 Ok(Rescheduling::Gone { .. }) => return Ok(false),
-                Err(error) if error.is_of_an_id() || tries.again(&error) => {}
+                Err(error) if tries.again_with_new_id(&error) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -8,10 +8,10 @@ use crate::postgres::PostgresError;
 /// The total number of tries for a call that gives way to other transactions.
 const TRIES_MAX: usize = 5;
 
-/// Counts how often a call has given way to other transactions.
+/// Counts how often a call has failed in a way that a retry may mend.
 #[derive(Debug, Default)]
 pub struct Tries {
-    gave_way_count: usize,
+    failed_count: usize,
 }
 
 impl Tries {
@@ -21,16 +21,25 @@ impl Tries {
         if !matches!(error, PostgresError::GaveWay { .. }) {
             return false;
         }
-        self.gave_way_count += 1;
-        let is_again = self.gave_way_count < TRIES_MAX;
+        self.failed_count += 1;
+        let is_again = self.failed_count < TRIES_MAX;
         if is_again {
             tracing::debug!(
                 error = chain(error),
-                tries = self.gave_way_count,
+                tries = self.failed_count,
                 "a statement gave way to another transaction; retrying"
             );
         }
         is_again
+    }
+
+    /// As [`Self::again`], also for an id or a row that is taken: the retry has another one.
+    pub fn again_with_new_id(&mut self, error: &PostgresError) -> bool {
+        if !error.is_of_an_id() {
+            return self.again(error);
+        }
+        self.failed_count += 1;
+        self.failed_count < TRIES_MAX
     }
 }
 

@@ -142,7 +142,7 @@ impl Replacer {
                 // The task may be another row by now, moved by another request.
                 Ok(Rescheduling::Gone { row }) if gone != Some(row) => gone = Some(row),
                 Ok(Rescheduling::Gone { .. }) => return Ok(None),
-                Err(error) if error.is_of_an_id() || tries.again(&error) => {}
+                Err(error) if tries.again_with_new_id(&error) => {}
                 Err(error) => return Err(refusal_of(&error)),
             }
         }

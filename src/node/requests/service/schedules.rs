@@ -157,8 +157,7 @@ impl ScheduleService {
             return Ok(None);
         };
         let at = arrived_at.unwrap_or_default().floor_millis();
-        let name =
-            name.of_run(at).map_err(|error| Refusal::BadValue { reason: error.to_string() })?;
+        let name = name.of_run(at).map_err(|_too_long| beyond_calendar(at))?;
         let submit = async |name: Option<TaskName>| {
             let due = Due::After(Duration::ZERO);
             let draft = Draft { name, ..draft_of(&stored.schedule, at, due) };
@@ -202,7 +201,7 @@ impl ScheduleService {
             let by = &permit.principal().name;
             let draft = draft_of(&stored.schedule, now, Due::After(Duration::ZERO));
             submitter.check_one(by, draft, Some(now)).await?;
-            let runs = self.backfill_runs(&stored, &instants);
+            let runs = self.backfill_runs(&stored, &instants)?;
             let done = self.store.backfill(&stored, &runs, self.name_retention, wanted.is_dry_run);
             match done.await {
                 Ok(Some(done)) => {
@@ -220,11 +219,18 @@ impl ScheduleService {
         Err(Refusal::ServerAway { reason })
     }
 
-    fn backfill_runs(&self, stored: &StoredSchedule, instants: &[Timestamp]) -> Vec<RunTask> {
+    fn backfill_runs(
+        &self,
+        stored: &StoredSchedule,
+        instants: &[Timestamp],
+    ) -> Result<Vec<RunTask>, Refusal> {
         let Schedule { name, record, .. } = &stored.schedule;
         let placing = RunPlacing::new(&self.shared, (&record.topic, name), record.key.as_deref());
-        let run = |at: &Timestamp| placing.place(*at, Duration::ZERO, triggered_headers(name, *at));
-        instants.iter().filter_map(run).collect()
+        let run = |at: &Timestamp| {
+            let placed = placing.place(*at, Duration::ZERO, triggered_headers(name, *at));
+            placed.ok_or_else(|| beyond_calendar(*at))
+        };
+        instants.iter().map(run).collect()
     }
 
     fn note_backfill(
@@ -267,6 +273,11 @@ fn named<'a>(
 }
 
 /// Makes a draft of a run at `at`, with the headers of a run.
+/// Returns the refusal of a run at an instant whose text is too long for a name.
+fn beyond_calendar(at: Timestamp) -> Refusal {
+    Refusal::BadValue { reason: format!("there is no name for a run at {at}") }
+}
+
 fn draft_of(schedule: &Schedule, at: Timestamp, due: Due) -> Draft {
     let own = triggered_headers(&schedule.name, at);
     let headers = schedule.record.headers.clone().followed_by(&own);
