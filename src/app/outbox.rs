@@ -34,9 +34,12 @@ async fn carry_out(settings: &PostgresSettings, action: OutboxAction) -> Result<
     match action {
         OutboxAction::Install { submitters, drainers } => {
             let grants = Grants { submitters, drainers };
-            let is_new = setup::install(settings, &grants).await.map_err(failed)?;
-            let outcome = if is_new { "installed" } else { "was installed already" };
-            Ok(format!("the outbox of {place} {outcome}"))
+            let installed = setup::install(settings, &grants).await.map_err(failed)?;
+            let outcome = if installed.is_new { "installed" } else { "was installed already" };
+            // A superuser may install into the outbox of any role, and should see whose it is.
+            let owner =
+                installed.other_owner.map(|owner| format!("; it belongs to the role {owner}"));
+            Ok(format!("the outbox of {place} {outcome}{}", owner.unwrap_or_default()))
         }
         OutboxAction::Check => {
             let report = setup::check(settings).await.map_err(failed)?;
@@ -58,8 +61,9 @@ fn lines_of(report: &OutboxReport) -> String {
     let oldest =
         report.oldest.map_or_else(|| "none".to_owned(), |age| format!("{} s", age.as_secs()));
     format!(
-        "version  {}\nwaiting  {}\noldest   {oldest}\nrejected {}",
+        "version  {}\nowner    {}\nwaiting  {}\noldest   {oldest}\nrejected {}",
         report.version,
+        report.owner,
         count(report.waiting),
         count(report.rejected)
     )

@@ -1,9 +1,10 @@
 //! Outboxes: tables in databases of users, out of which nodes take submits and cancels.
 //!
-//! `setup` installs, checks and removes an outbox. `source` takes rows out of it, in the user's
-//! database. [`super::inbound`] stores their tasks in Punctual's. `submitter` writes rows for
-//! `bench`.
+//! `setup` installs, checks and removes an outbox, after `objects` has looked at its owner and its
+//! functions. `source` takes rows out of it, in the user's database. [`super::inbound`] stores
+//! their tasks in Punctual's. `submitter` writes rows for `bench`.
 
+mod objects;
 pub mod setup;
 pub mod source;
 pub mod submitter;
@@ -32,5 +33,8 @@ set local enable_mergejoin = off;
 set local enable_seqscan = off;
 set local jit = off";
 
-/// The version of the outbox that this program installs and drains.
+/// The version of the outbox that this program installs and drains. A change to the schema, also to
+/// the body of a function, needs another one: a check compares the functions of this version.
 pub const VERSION: i32 = 2;
+
+const SCHEMA: &str = include_str!("outbox/schema.sql");

@@ -82,6 +82,7 @@ mod neighbours;
 mod old_schema;
 mod outages;
 mod outbox;
+mod outbox_owners;
 mod paused;
 mod pending_max;
 mod pool;

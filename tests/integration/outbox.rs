@@ -66,12 +66,12 @@ impl Shop {
     }
 }
 
-async fn run(sql: &mut PgConnection, statement: &str) {
+pub async fn run(sql: &mut PgConnection, statement: &str) {
     sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(sql).await.unwrap();
 }
 
 /// Runs `punctual outbox`. Returns its exit code and its output.
-async fn outbox(arguments: &[&str]) -> (Option<i32>, String) {
+pub async fn outbox(arguments: &[&str]) -> (Option<i32>, String) {
     let output = program(&["outbox"]).args(arguments).output().await.unwrap();
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(said).unwrap())

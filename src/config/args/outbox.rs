@@ -18,11 +18,12 @@ pub(in crate::config) enum OutboxWords {
     /// an application.
     ///
     /// Can be repeated at any time, for example to grant rights to another role. The role of the
-    /// URL owns the schema, and needs the right to create one.
+    /// URL owns the schema, and needs the right to create one. A schema `punctual` of another role
+    /// is refused, unless the role of the URL may act as that role.
     #[command(after_long_help = INSTALL_EXAMPLES)]
     Install(InstallOutbox),
-    /// Checks an outbox: its version, the rights of the URL's role to drain it, rejected rows, and
-    /// the age of the oldest row.
+    /// Checks an outbox: its version, its owner, its functions, the rights of the URL's role to
+    /// drain it, rejected rows, and the age of the oldest row.
     #[command(after_long_help = CHECK_EXAMPLES)]
     Check(OutboxDatabase),
     /// Removes an outbox. It must be empty.

@@ -7,10 +7,9 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Row};
 use thiserror::Error;
 
-use super::{BEGIN, PURPOSE, VERSION};
+use super::objects::{self, OutboxOwner};
+use super::{BEGIN, PURPOSE, SCHEMA, VERSION};
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
-
-const SCHEMA: &str = include_str!("schema.sql");
 
 /// The first version of Postgres with `gen_random_uuid`, as `server_version_num`.
 const SERVER_MIN: i32 = 130_000;
@@ -41,10 +40,22 @@ pub struct Grants {
     pub drainers: Vec<String>,
 }
 
+/// The result of an installation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Installed {
+    pub is_new: bool,
+    /// The owner of the outbox, unless it is the user of the connection.
+    pub other_owner: Option<String>,
+}
+
 /// The result of a check.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutboxReport {
     pub version: i32,
+    /// The role that owns the schema and all objects in it.
+    pub owner: String,
+    /// Functions that are not those of this version.
+    pub other_functions: Vec<String>,
     /// Rows that wait, counted up to [`ROWS_COUNTED_MAX`].
     pub waiting: u64,
     /// The age of the oldest waiting row.
@@ -65,6 +76,9 @@ impl OutboxReport {
         let mut problems = Vec::new();
         if self.version != VERSION {
             problems.push(other_version(self.version));
+        }
+        if !self.other_functions.is_empty() {
+            problems.push(objects::other_functions(&self.other_functions, &self.owner));
         }
         if !self.missing_rights.is_empty() {
             problems.push(format!(
@@ -99,11 +113,15 @@ pub fn other_version(version: i32) -> String {
     )
 }
 
-/// Installs the outbox, unless it is there, and grants the rights. Returns true when it was new.
+/// Installs the outbox, unless it is there, and grants the rights.
 ///
 /// # Errors
-/// When the database cannot take it. Then nothing was changed.
-pub async fn install(settings: &PostgresSettings, grants: &Grants) -> Result<bool, SetupError> {
+/// When the database cannot take it, or has an outbox of a role that the user cannot be. Then
+/// nothing was changed.
+pub async fn install(
+    settings: &PostgresSettings,
+    grants: &Grants,
+) -> Result<Installed, SetupError> {
     let mut connection = Connection::new(settings, PURPOSE).plain();
     let run = async |open: &mut PgConnection| {
         sqlx::raw_sql(BEGIN).execute(&mut *open).await?;
@@ -118,7 +136,7 @@ pub async fn install(settings: &PostgresSettings, grants: &Grants) -> Result<boo
 async fn install_in(
     open: &mut PgConnection,
     grants: &Grants,
-) -> Result<Result<bool, String>, sqlx::Error> {
+) -> Result<Result<Installed, String>, sqlx::Error> {
     // Two installations wait for each other.
     sqlx::raw_sql("-- one installation at a time\nselect pg_advisory_xact_lock(1886744163, 101)")
         .execute(&mut *open)
@@ -126,20 +144,44 @@ async fn install_in(
     if let Some(reason) = refusal(open).await? {
         return Ok(Err(reason));
     }
-    let is_new = match version_of(open).await? {
-        Some(VERSION) => false,
-        Some(other) => return Ok(Err(other_version(other))),
-        None => {
-            sqlx::raw_sql(SCHEMA).execute(&mut *open).await?;
-            true
-        }
+    let owner = match objects::owner(open).await? {
+        Ok(owner) => owner,
+        Err(reason) => return Ok(Err(reason)),
     };
+    if let Some(owner) = &owner {
+        if let Some(reason) = refusal_of_installed(open, owner).await? {
+            return Ok(Err(reason));
+        }
+    } else {
+        sqlx::raw_sql(SCHEMA).execute(&mut *open).await?;
+    }
     let submitters = grants.submitters.iter().map(|role| rights_to_submit(&quoted(role)));
     let drainers = grants.drainers.iter().map(|role| rights_to_drain(&quoted(role)));
     for rights in submitters.chain(drainers) {
         sqlx::raw_sql(AssertSqlSafe(rights)).execute(&mut *open).await?;
     }
-    Ok(Ok(is_new))
+    let is_new = owner.is_none();
+    Ok(Ok(Installed { is_new, other_owner: owner.and_then(OutboxOwner::other_role) }))
+}
+
+/// Returns why the outbox that is there is not one that the user has installed with this version.
+async fn refusal_of_installed(
+    open: &mut PgConnection,
+    owner: &OutboxOwner,
+) -> Result<Option<String>, sqlx::Error> {
+    if let Some(reason) = owner.refusal() {
+        return Ok(Some(reason));
+    }
+    match version_of(open).await? {
+        Some(VERSION) => {}
+        Some(other) => return Ok(Some(other_version(other))),
+        None => {
+            let reason = "punctual.installation has no row, so the schema `punctual` is no outbox";
+            return Ok(Some(reason.to_owned()));
+        }
+    }
+    let others = objects::differing_functions(open).await?;
+    Ok((!others.is_empty()).then(|| objects::other_functions(&others, &owner.role)))
 }
 
 /// Returns why this database cannot have an outbox.
@@ -148,8 +190,9 @@ async fn refusal(open: &mut PgConnection) -> Result<Option<String>, sqlx::Error>
         "-- may this database have an outbox
         select current_setting('server_version_num')::integer as version,
           current_setting('server_encoding') = 'SQL_ASCII' as has_no_encoding,
-          to_regnamespace('punctual') is not null
-            and to_regclass('punctual.installation') is null as is_taken,
+          exists (select from pg_namespace n where n.nspname = 'punctual' and not exists (
+            select from pg_class c where c.relnamespace = n.oid and c.relname = 'installation'))
+            as is_taken,
           exists (select from pg_class c join pg_roles r on r.oid = c.relowner
             where c.oid = to_regclass('public.execlog_batch') and r.rolname = 'punctual')
             as hides_tables",
@@ -247,6 +290,12 @@ from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = 'punctual' and c.relname = 'installation'";
 
 async fn check_in(open: &mut PgConnection) -> Result<Result<OutboxReport, String>, sqlx::Error> {
+    let no_outbox = || "the database has no outbox; `punctual outbox install` makes one".to_owned();
+    let owner = match objects::owner(open).await? {
+        Ok(Some(owner)) => owner,
+        Ok(None) => return Ok(Err(no_outbox())),
+        Err(reason) => return Ok(Err(reason)),
+    };
     let access: Option<(String, bool)> =
         sqlx::query_as(MAY_READ).persistent(false).fetch_optional(&mut *open).await?;
     let version = match access {
@@ -259,37 +308,15 @@ async fn check_in(open: &mut PgConnection) -> Result<Result<OutboxReport, String
         }
         None => None,
     };
-    let Some(version) = version else {
-        return Ok(Err(
-            "the database has no outbox; `punctual outbox install` makes one".to_owned()
-        ));
+    let Some(version) = version else { return Ok(Err(no_outbox())) };
+    let other_functions = match version {
+        VERSION => objects::differing_functions(open).await?,
+        _ => Vec::new(),
     };
-    let needed: Vec<(&str, &str)> = [
-        ("punctual.installation", "select"),
-        ("punctual.outbox", "select"),
-        ("punctual.outbox", "delete"),
-        ("punctual.outbox_rejected", "select"),
-        ("punctual.outbox_rejected", "insert"),
-    ]
-    .into_iter()
-    .chain(TABLES.into_iter().flat_map(|table| [(table, "select"), (table, "truncate")]))
-    .collect();
-    let (tables, rights): (Vec<&str>, Vec<&str>) = needed.into_iter().unzip();
-    let missing_rights: Vec<String> = sqlx::query_scalar(
-        "-- missing rights on an outbox
-        select r.action || ' on ' || r.name
-        from unnest($1::text[], $2::text[]) as r (name, action)
-        where not has_table_privilege(r.name, r.action)",
-    )
-    .bind(&tables)
-    .bind(&rights)
-    .persistent(false)
-    .fetch_all(&mut *open)
-    .await?;
+    let missing_rights = missing_rights(open).await?;
     let row = sqlx::query(
         "-- state of an outbox
-        select current_user::text as who,
-          (select count(*) from (select from punctual.outbox limit $1) x) as waiting,
+        select (select count(*) from (select from punctual.outbox limit $1) x) as waiting,
           (select count(*) from (select from punctual.outbox_rejected limit $1) x) as rejected,
           (select (extract(epoch from clock_timestamp() - called_at) * 1000)::bigint
             from punctual.outbox order by seq limit 1) as oldest",
@@ -304,18 +331,46 @@ async fn check_in(open: &mut PgConnection) -> Result<Result<OutboxReport, String
     let oldest: Option<i64> = row.try_get("oldest")?;
     Ok(Ok(OutboxReport {
         version,
+        owner: owner.role,
+        other_functions,
         waiting: count("waiting")?,
         oldest: oldest.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or(0))),
         rejected: count("rejected")?,
-        user: row.try_get("who")?,
+        user: owner.user,
         missing_rights,
     }))
+}
+
+/// Returns the rights that the user lacks to take rows out.
+async fn missing_rights(open: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
+    let needed: Vec<(&str, &str)> = [
+        ("punctual.installation", "select"),
+        ("punctual.outbox", "select"),
+        ("punctual.outbox", "delete"),
+        ("punctual.outbox_rejected", "select"),
+        ("punctual.outbox_rejected", "insert"),
+    ]
+    .into_iter()
+    .chain(TABLES.into_iter().flat_map(|table| [(table, "select"), (table, "truncate")]))
+    .collect();
+    let (tables, rights): (Vec<&str>, Vec<&str>) = needed.into_iter().unzip();
+    sqlx::query_scalar(
+        "-- missing rights on an outbox
+        select r.action || ' on ' || r.name
+        from unnest($1::text[], $2::text[]) as r (name, action)
+        where not has_table_privilege(r.name, r.action)",
+    )
+    .bind(&tables)
+    .bind(&rights)
+    .persistent(false)
+    .fetch_all(open)
+    .await
 }
 
 /// Removes the outbox. It must be empty, and nobody may be using it.
 ///
 /// # Errors
-/// When it is not there, or not empty. Then nothing was changed.
+/// When it is not there or not empty, or has objects of several roles. Then nothing was changed.
 pub async fn remove(settings: &PostgresSettings) -> Result<(), SetupError> {
     let mut connection = Connection::new(settings, PURPOSE).plain();
     let run = async |open: &mut PgConnection| {
@@ -340,8 +395,10 @@ drop sequence punctual.outbox_seq;
 drop schema punctual";
 
 async fn remove_in(open: &mut PgConnection) -> Result<Result<(), String>, sqlx::Error> {
-    if version_of(open).await?.is_none() {
-        return Ok(Err("the database has no outbox".to_owned()));
+    match objects::owner(open).await? {
+        Ok(Some(_owner)) => {}
+        Ok(None) => return Ok(Err("the database has no outbox".to_owned())),
+        Err(reason) => return Ok(Err(reason)),
     }
     // A transaction that has inserted and not yet committed holds a lock.
     sqlx::raw_sql(
@@ -378,6 +435,8 @@ mod tests {
     fn report() -> OutboxReport {
         OutboxReport {
             version: VERSION,
+            owner: "shop_owner".to_owned(),
+            other_functions: Vec::new(),
             waiting: 3,
             oldest: Some(Duration::from_secs(5)),
             rejected: 0,
@@ -394,11 +453,14 @@ mod tests {
         let other = OutboxReport { version: VERSION + 1, ..report() };
         let missing = vec!["delete on punctual.outbox".to_owned()];
         let denied = OutboxReport { missing_rights: missing, ..report() };
+        let functions = vec!["punctual.cancel(text,text)".to_owned()];
+        let changed = OutboxReport { other_functions: functions, ..report() };
         for (wrong, said) in [
             (old, "waited for 61 s"),
             (rejected, "punctual.outbox_rejected"),
             (other, "has version 3"),
             (denied, "lacks delete on punctual.outbox"),
+            (changed, "version 2: punctual.cancel(text,text); if their owner shop_owner"),
         ] {
             let problems = wrong.problems();
             assert!(problems.len() == 1 && problems[0].contains(said), "{problems:?}");
