@@ -1,6 +1,8 @@
-//! An outbox belongs to one role: no other role can take its place.
+//! An outbox belongs to one role: no other role can take its place, or stop it.
 
-use sqlx::PgConnection;
+use punctual::postgres::PostgresSettings;
+use punctual::postgres::outbox::source::OutboxSource;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use crate::outbox::{Shop, outbox, run};
 use crate::support::Stack;
@@ -98,4 +100,46 @@ async fn an_outbox_with_an_object_of_another_role_is_refused() {
         let (code, said) = outbox(&[command, "--database-url", &shop.database.url]).await;
         assert_eq!(code, Some(0), "{command}: {said}");
     }
+}
+
+fn source(url: &str) -> OutboxSource {
+    OutboxSource::new(&PostgresSettings::new(url).unwrap())
+}
+
+const LOCK: &str = "lock table only punctual.outbox in share update exclusive mode nowait";
+
+#[tokio::test]
+async fn only_a_role_that_may_delete_rows_can_stop_an_outbox() {
+    let mut shop = Shop::open(&Stack::shared()).await;
+    let [mallory, node] = [
+        Role::create(&shop.database, &mut shop.sql, "mallory").await,
+        Role::create(&shop.database, &mut shop.sql, "node").await,
+    ];
+    shop.install(&["--submitter", &mallory.name, "--drainer", &node.name]).await;
+    let submit = "select punctual.submit('orders', payload => '1', delay => '1 hour')";
+    let mut other = PgConnection::connect(&mallory.url).await.unwrap();
+    for lock in [LOCK, "lock table punctual.outbox in share mode nowait"] {
+        let denied = sqlx::raw_sql(AssertSqlSafe(lock.to_owned())).execute(&mut other).await;
+        assert!(denied.is_err(), "{lock}");
+    }
+    // The keys are those of an advisory lock of earlier versions. The insert is not committed.
+    let stop = "begin; select pg_advisory_xact_lock(1886744163, 100)";
+    run(&mut other, &format!("{stop}; {submit}")).await;
+    shop.run(submit).await;
+    let mut first = source(&node.url);
+    assert_eq!(first.read(&[]).await.unwrap().unwrap().len(), 1);
+    // An insert does not wait for a turn, and a second node skips it.
+    shop.run(&format!("set lock_timeout = '100ms'; {submit}; set lock_timeout = 0")).await;
+    let mut second = source(&shop.database.url);
+    assert!(second.read(&[]).await.unwrap().is_none());
+    let holder = second.holder().await.unwrap().unwrap();
+    assert!(holder.contains(&format!("role {}", node.name)), "{holder}");
+    assert!(holder.starts_with("pid ") && holder.ends_with("application punctual outbox"));
+    first.give_back().await.unwrap();
+    assert_eq!(second.holder().await.unwrap(), None);
+    assert_eq!(second.read(&[]).await.unwrap().unwrap().len(), 2);
+    second.close();
+    run(&mut other, "rollback").await;
+    mallory.drop(&mut shop.sql).await;
+    node.drop(&mut shop.sql).await;
 }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::metrics::OneOutbox;
-use super::waits::{WaitingRows, WaitingTopics};
+use super::waits::{TakenSince, WaitingRows, WaitingTopics};
 use crate::access::PolicyHandle;
 use crate::api::access::audit::Audit;
 use crate::clock;
@@ -82,7 +82,9 @@ pub struct Drainer {
     tidied_at: Monotonic,
     searched_at: Monotonic,
     waiting: WaitingTopics,
+    taken: TakenSince,
     said: Throttle,
+    taken_said: Throttle,
     offset_said: Throttle,
 }
 
@@ -92,7 +94,7 @@ enum Turn {
     /// Rows were read. The next turn does not read the topics of those that wait.
     Drained,
     Empty,
-    /// Another node is at work.
+    /// Another session has the lock, as a rule that of another node at work.
     Taken,
     /// All rows that were found wait.
     Waiting,
@@ -122,7 +124,9 @@ impl Drainer {
             tidied_at: Monotonic::default(),
             searched_at: Monotonic::default(),
             waiting: WaitingTopics::default(),
+            taken: TakenSince::default(),
             said: Throttle::new(SAY_EVERY),
+            taken_said: Throttle::new(SAY_EVERY),
             offset_said: Throttle::new(SAY_EVERY),
         }
     }
@@ -170,6 +174,7 @@ impl Drainer {
     }
 
     fn leave(&mut self) {
+        self.taken.free();
         if self.epoch.take().is_some() {
             self.source.close();
             self.metrics.clear();
@@ -196,11 +201,16 @@ impl Drainer {
         let (offset, has_rows) = self.peek().await?;
         self.tidy(epoch).await?;
         if !has_rows {
+            self.taken.free();
             return Ok(Turn::Empty);
         }
         let read_at = clock::monotonic();
         let waiting = self.waiting.at(read_at);
-        let Some(rows) = self.source.read(&waiting).await? else { return Ok(Turn::Taken) };
+        let Some(rows) = self.source.read(&waiting).await? else {
+            self.say_taken(read_at).await;
+            return Ok(Turn::Taken);
+        };
+        self.taken.free();
         if rows.is_empty() {
             let turn = if waiting.is_empty() { Turn::Empty } else { Turn::Waiting };
             self.source.give_back().await?;
@@ -212,6 +222,24 @@ impl Drainer {
         self.waiting.after_turn(&waiting, read_at, clock::monotonic());
         self.say_waiting(&waiting, count.saturating_sub(done));
         Ok(Turn::Drained)
+    }
+
+    /// Warns when another session has kept the outbox from this node for too long.
+    async fn say_taken(&mut self, now: Monotonic) {
+        let Some(span) = self.taken.taken(now) else { return };
+        if !self.taken_said.lets_through(now) {
+            return;
+        }
+        let holder = match self.source.holder().await {
+            Ok(holder) => holder.unwrap_or_else(|| "gone by now".to_owned()),
+            Err(error) => chain(&error),
+        };
+        tracing::warn!(
+            outbox = self.carrier.name,
+            holder,
+            seconds = span.as_secs(),
+            "another session has locked an outbox, and its rows wait; trying again"
+        );
     }
 
     fn say_waiting(&mut self, rows: &WaitingRows, count: usize) {

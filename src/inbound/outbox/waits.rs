@@ -1,5 +1,5 @@
 //! The topics whose rows wait, because a limit of the topic is reached, or its look-up has no
-//! answer. The rows of other topics go on.
+//! answer. The rows of other topics go on. All rows wait while another session has the outbox.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -9,6 +9,9 @@ use crate::domain::Monotonic;
 /// The first pause of a topic. It doubles with each further one.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Another node has the outbox for a turn, at a change of its owner for a few. Longer is worth a
+/// warning.
+const TAKEN_MAX: Duration = Duration::from_secs(60);
 
 /// The rows of a turn that wait.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -82,9 +85,36 @@ impl WaitingTopics {
     }
 }
 
+/// The time since which another session has kept an outbox with rows from this node.
+#[derive(Debug, Default)]
+pub(super) struct TakenSince(Option<Monotonic>);
+
+impl TakenSince {
+    /// Notes that the outbox is taken. Returns for how long, once that is worth a warning.
+    pub(super) fn taken(&mut self, now: Monotonic) -> Option<Duration> {
+        let since = *self.0.get_or_insert(now);
+        Some(now.since(since)).filter(|span| *span >= TAKEN_MAX)
+    }
+
+    /// Notes that the outbox is free, or has no rows.
+    pub(super) fn free(&mut self) {
+        self.0 = None;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_outbox_that_is_taken_for_long_is_worth_a_warning() {
+        let at = |seconds| Monotonic::default().plus(Duration::from_secs(seconds));
+        let mut taken = TakenSince::default();
+        assert_eq!([5, 64].map(|seconds| taken.taken(at(seconds))), [None, None]);
+        assert_eq!(taken.taken(at(66)), Some(Duration::from_secs(61)));
+        taken.free();
+        assert_eq!(taken.taken(at(67)), None);
+    }
 
     #[test]
     fn a_topic_waits_longer_each_time_and_is_forgotten_when_its_rows_go_on() {

@@ -4,7 +4,8 @@
 //! at all rows, never behind a cursor: a transaction with a late commit has a low number.
 //!
 //! A lock of the transaction keeps two nodes from reading the same rows, which saves work. The
-//! epoch in Punctual's database makes two nodes harmless.
+//! epoch in Punctual's database makes two nodes harmless. The lock is one of a table, and not an
+//! advisory one: any role of the database could take that, and stop the outbox.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -54,7 +55,23 @@ const PEEK: &str = "-- peek at an outbox
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
   (select seq from punctual.outbox order by seq limit 1) is not null as has_rows";
 
-const LOCK: &str = "-- lock an outbox\nselect pg_try_advisory_xact_lock(1886744163, 100)";
+/// This mode conflicts with itself, but with no insert, read or delete. Only roles with the right
+/// to update, delete or truncate may take it, so submitters may not. Autovacuum takes it for the
+/// four tables of the rows, and never for this one, which has no rows of its own: hence `only`.
+const LOCK: &str = "-- lock an outbox
+lock table only punctual.outbox in share update exclusive mode nowait";
+
+/// Finds the session that has a lock in the way of [`LOCK`].
+const HOLDER: &str = "-- holder of the lock of an outbox
+select coalesce('pid ' || l.pid, 'a prepared transaction') || coalesce(', role ' || a.usename, '')
+  || coalesce(', application ' || nullif(a.application_name, ''), '')
+from pg_locks l left join pg_stat_activity a on a.pid = l.pid
+where l.locktype = 'relation' and l.granted and l.relation = 'punctual.outbox'::regclass
+  and l.database = (select oid from pg_database where datname = current_database())
+  and l.mode in ('ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+    'AccessExclusiveLock')
+order by a.xact_start
+limit 1";
 
 const READ: &str = "-- read rows of an outbox
 select o.seq, o.id, o.op, (extract(epoch from o.called_at) * 1000000)::bigint as called_at,
@@ -150,10 +167,10 @@ impl OutboxSource {
         let searched = if waiting.is_empty() { ROWS_MAX } else { SEARCHED_MAX };
         let read = async |open: &mut PgConnection| {
             sqlx::raw_sql(BEGIN).execute(&mut *open).await?;
-            let is_locked: bool =
-                sqlx::query_scalar(LOCK).persistent(false).fetch_one(&mut *open).await?;
-            if !is_locked {
-                return Ok(None);
+            match sqlx::raw_sql(LOCK).execute(&mut *open).await {
+                Ok(_locked) => {}
+                Err(error) if is_taken(&error) => return Ok(None),
+                Err(error) => return Err(error),
             }
             let rows =
                 sqlx::query(READ).bind(ROWS_MAX).bind(BYTES_MAX).bind(waiting).bind(searched);
@@ -165,6 +182,15 @@ impl OutboxSource {
             self.close();
         }
         outcome
+    }
+
+    /// Describes the session that keeps others from reading rows, as far as this role may see it.
+    pub async fn holder(&mut self) -> Result<Option<String>, PostgresError> {
+        let find = async |open: &mut PgConnection| {
+            let row = sqlx::raw_sql(HOLDER).fetch_optional(open).await?;
+            row.map(|row| row.try_get(0)).transpose()
+        };
+        self.connection.run("find the holder of the outbox", find).await
     }
 
     /// Ends the transaction that has read rows, without a change.
@@ -259,6 +285,11 @@ impl OutboxSource {
         }
         Ok(())
     }
+}
+
+/// Returns true when another session has the lock.
+fn is_taken(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|said| said.code().as_deref() == Some("55P03"))
 }
 
 /// The statements that lock a table without waiting, look whether it is empty, and truncate it.
