@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::task::{Task, printable};
+use super::task::{Task, one_line, printable};
 
 /// Exit codes; `--help` lists them. Their meaning never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -298,7 +298,7 @@ impl NodeProblem {
         let title =
             if self.title.is_empty() { "The node gave an unexpected answer" } else { &self.title };
         // The answer may be of anybody: it must neither steer the terminal nor begin a line.
-        printable(&format!("{title}{field}: {}", self.detail)).replace(['\n', '\t'], " ")
+        one_line(&format!("{title}{field}: {}", self.detail))
     }
 }
 

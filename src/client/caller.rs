@@ -31,6 +31,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A node's default limit on a body.
 const BODY_USUAL: usize = 16 << 20;
 
+/// The longest answer that is read, in bytes. The largest of a node is a task with its record: a
+/// body of [`BODY_USUAL`] has up to 72 MiB when each of its bytes is escaped in the answer. Lists
+/// have no payloads and no long keys, and a pop has 4 MiB of records, or one record.
+const ANSWER_MAX: usize = 256 << 20;
+
 /// A call to a node. A clone is cheap, because it shares the body.
 #[derive(Clone, Debug)]
 pub struct Call {
@@ -265,7 +270,14 @@ impl NodeCaller {
             .await
             .map_err(failed)?;
         let (status, retry_after) = (response.status().as_u16(), retry_after(&response));
-        let text = response.text().await.map_err(failed)?;
+        let text = text_of(response, ANSWER_MAX).await.map_err(failed)?;
+        let text = text.ok_or_else(|| {
+            let (base, limit) = (&self.shown, grouped(ANSWER_MAX.saturating_as::<u64>()));
+            let text = format!(
+                "the answer of {base} is longer than {limit} bytes; is this the URL of a node?"
+            );
+            Ending::new(Exit::Unknown, text)
+        })?;
         Ok(NodeAnswer { status, retry_after, has_token: authorization.is_some(), text })
     }
 
@@ -348,6 +360,19 @@ impl NodeCaller {
         };
         Ending::new(Exit::Unknown, format!("the call to {base} broke off: {}{hint}", causes(error)))
     }
+}
+
+/// Reads the body of an answer. Returns `None` when it is longer than `limit`, in bytes.
+async fn text_of(mut response: Response, limit: usize) -> Result<Option<String>, reqwest::Error> {
+    let mut body = Vec::new();
+    while let Some(part) = response.chunk().await? {
+        if part.len() > limit - body.len() {
+            return Ok(None);
+        }
+        body.extend_from_slice(&part);
+    }
+    let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok(Some(String::from_utf8(body).unwrap_or_else(|error| lossy(error.as_bytes()))))
 }
 
 /// Returns a client that trusts the authorities of `ca_file`, or those of the machine.
@@ -448,6 +473,15 @@ pub async fn ask(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn an_answer_is_read_up_to_its_limit() {
+        let answer = |body: &'static [u8]| Response::from(axum::http::Response::new(body));
+        let read = text_of(answer(b"12345"), 5).await.unwrap();
+        assert_eq!(read.as_deref(), Some("12345"));
+        assert_eq!(text_of(answer(b"12345"), 4).await.unwrap(), None);
+        assert_eq!(text_of(answer(b"a\xff"), 2).await.unwrap().as_deref(), Some("a\u{fffd}"));
+    }
 
     #[test]
     fn only_a_refusal_of_what_was_asked_tells_of_an_earlier_attempt() {

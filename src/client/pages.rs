@@ -148,14 +148,26 @@ impl ListParameters<'_> {
             (Some(cursor), true) => print::aside(&json!({ "cursor": cursor }).to_string()),
             (None, true) => {}
             (Some(cursor), false) => {
-                let count = counted(listed.count, self.what);
-                print::aside(&format!(
-                    "{count}, and there are more: --all shows all, --cursor {cursor} continues here"
-                ));
+                print::aside(&continuation(&counted(listed.count, self.what), cursor));
             }
             (None, false) => print::aside(&counted(listed.count, self.what)),
         }
         Ok(())
+    }
+}
+
+/// Says how a list goes on. The user will copy the flag into a shell, so a cursor with characters
+/// that those of a node do not have (base64url) is not repeated.
+fn continuation(count: &str, cursor: &str) -> String {
+    let is_of_a_node = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if cursor.bytes().all(is_of_a_node) {
+        // A cursor may begin with a hyphen, like a flag.
+        format!("{count}, and there are more: --all shows all, --cursor={cursor} continues here")
+    } else {
+        format!(
+            "{count}, and there are more: --all shows all; the cursor is not shown: it has \
+             characters that no node uses"
+        )
     }
 }
 
@@ -169,5 +181,21 @@ pub enum ListFailure {
 impl From<Ending> for ListFailure {
     fn from(ending: Ending) -> Self {
         Self::Ending(ending)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_cursor_that_a_node_could_have_made_is_printed_for_a_shell() {
+        let said = continuation("100 tasks", "-aZ_9");
+        assert!(said.ends_with("--cursor=-aZ_9 continues here"), "{said}");
+        for cursor in ["a; id", "$(id)", "`id`", "a\nb", "a\u{1b}[2J", "a\u{202e}", "a=", "ä"] {
+            let said = continuation("100 tasks", cursor);
+            assert!(!said.contains(cursor) && !said.contains("--cursor"), "{said}");
+            assert!(said.starts_with("100 tasks, and there are more: --all shows all"), "{said}");
+        }
     }
 }

@@ -210,11 +210,20 @@ fn moment_and_name(at: &Option<String>, by: &Option<String>) -> Option<String> {
 /// Indents the further lines of a value, so that none of them can look like another member.
 const CONTINUED: &str = "\n            ";
 
-/// Escapes characters of payloads and keys that could control a terminal or reverse the order of
-/// the text.
+/// Returns true for a character that could control a terminal, begin a line, or change the order of
+/// the text: control characters, separators of lines and paragraphs, and the bidirectional controls
+/// of Unicode.
+pub fn is_steering(c: char) -> bool {
+    let is_separator = matches!(c, '\u{2028}' | '\u{2029}');
+    let is_bidirectional = matches!(
+        c,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    c.is_control() || is_separator || is_bidirectional
+}
+
+/// Escapes the steering characters of foreign text, but for line breaks and tabs.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    let is_steering =
-        |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     if !text.contains(is_steering) {
         return Cow::Borrowed(text);
     }
@@ -231,9 +240,30 @@ pub fn printable(text: &str) -> Cow<'_, str> {
         .into()
 }
 
+/// Escapes the steering characters of foreign text, which stays on one line.
+pub fn one_line(text: &str) -> String {
+    printable(text).replace(['\n', '\t'], " ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_character_steers_the_terminal_or_turns_the_text() {
+        let steering = [
+            '\0', '\u{7}', '\u{1b}', '\r', '\u{7f}', '\u{9b}', '\u{61c}', '\u{200e}', '\u{200f}',
+            '\u{2028}', '\u{2029}', '\u{202a}', '\u{202e}', '\u{2066}', '\u{2069}',
+        ];
+        for c in steering {
+            let text = format!("a{c}b");
+            assert_eq!(printable(&text), format!("a{}b", c.escape_default()));
+        }
+        for text in ["a\tb\nc", "ä €\u{a0}", "\u{200d}\u{2027}\u{202f}\u{2065}\u{206a}"] {
+            assert_eq!(printable(text), text);
+        }
+        assert_eq!(one_line("a\tb\nc\u{1b}"), "a b c\\u{1b}");
+    }
 
     #[test]
     fn a_payload_that_was_left_out_is_not_shown_as_absent() {

@@ -20,6 +20,7 @@ use crate::client::args::{NodeOptions, PopArgs};
 use crate::client::caller::{NodeCaller, Repeating};
 use crate::client::output::ended::{end, put_out};
 use crate::client::output::print;
+use crate::client::task::is_steering;
 use crate::clock;
 use crate::domain::Timestamp;
 use crate::domain::time::duration::spelled;
@@ -100,10 +101,22 @@ async fn pop(caller: &NodeCaller, args: &PopArgs) -> Result<NodeAnswer, Ending> 
 /// Prints a task on each line, in JSON.
 fn shown(answer: &NodeAnswer) -> Result<String, Ending> {
     let popped: Popped = answer.read()?;
-    // The text of a JSON value has line breaks only between its tokens.
-    let line = |task: &str| task.replace(['\n', '\r'], " ");
-    let lines: Vec<String> = popped.tasks.iter().map(|task| line(task.get())).collect();
+    let lines: Vec<String> = popped.tasks.iter().map(|task| line_of(task.get())).collect();
     Ok(lines.join("\n"))
+}
+
+/// Returns a JSON value on one line, without characters that steer a terminal. Line breaks and tabs
+/// stand only between its tokens, and all others only in its strings, where JSON has an escape.
+fn line_of(json: &str) -> String {
+    let mut line = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '\n' | '\r' | '\t' => line.push(' '),
+            c if is_steering(c) => line.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => line.push(c),
+        }
+    }
+    line
 }
 
 /// Runs the command for each task until a signal comes. Commands that run then are waited for,
@@ -263,5 +276,19 @@ fn outcome(status: Result<ExitStatus, String>) -> Option<String> {
         Ok(status) if status.success() => None,
         Ok(status) => Some(status.to_string()),
         Err(reason) => Some(reason),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_popped_task_is_the_same_json_and_steers_no_terminal() {
+        let json = "{\n\t\"key\": \"a\u{9b}\u{202e}\u{2028}\u{7f}b\\u001b\"}";
+        let line = line_of(json);
+        assert!(!line.contains(is_steering), "{line:?}");
+        let [before, after] = [json, line.as_str()].map(serde_json::from_str::<serde_json::Value>);
+        assert_eq!(before.unwrap(), after.unwrap());
     }
 }

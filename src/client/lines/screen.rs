@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::tally::LineCounts;
 use crate::client::output::figures::{grouped, rate, span};
+use crate::client::task::printable;
 use crate::clock;
 use crate::domain::Monotonic;
 
@@ -96,7 +97,8 @@ impl Screen {
         if self.manner.is_json {
             writeln!(io::stderr(), "{}", json!({ kind: text })).ok();
         } else {
-            writeln!(io::stderr(), "{text}").ok();
+            // Parts of it may be foreign: of a node, a proxy or a file.
+            writeln!(io::stderr(), "{}", printable(text)).ok();
         }
     }
 

@@ -6,6 +6,7 @@ use super::figures::grouped;
 use super::table::Table;
 use crate::client::answer::{Ending, NodeAnswer};
 use crate::client::pages::unknown_topic;
+use crate::client::task::one_line;
 
 #[derive(Deserialize)]
 struct CountsTable {
@@ -59,7 +60,8 @@ pub fn shown(answer: &NodeAnswer, topic: Option<&str>) -> Result<String, Ending>
     let minutes = counts.minutes.iter().filter(|minute| minute.figure.count > 0);
     let minutes: Vec<[String; 2]> =
         minutes.map(|minute| [minute.from.clone(), minute.figure.text()]).collect();
-    let mut text = format!("pending  {}\nas of    {}\n", counts.pending.text(), counts.as_of);
+    let as_of = one_line(&counts.as_of);
+    let mut text = format!("pending  {}\nas of    {as_of}\n", counts.pending.text());
     for (head, rows) in [("TOPIC", topics), ("DUE IN THE MINUTE FROM", minutes)] {
         if !rows.is_empty() {
             text.push('\n');

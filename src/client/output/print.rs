@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _, Write as _};
 
 use crate::client::answer::{Cancelled, Ending, Exit, Heeded, NodeAnswer};
-use crate::client::task::Task;
+use crate::client::task::{Task, one_line};
 
 /// Writes `text` to stdout as complete lines. A reader that has closed the pipe (`| head`) is not
 /// an error.
@@ -56,10 +56,10 @@ pub fn submitted(answer: &NodeAnswer) -> Result<String, Ending> {
         }
         _ => "",
     };
-    Ok(format!(
+    Ok(one_line(&format!(
         "{}  {verb}, {}, due {} to {}{advice}",
         task.id, task.state, task.due_at, task.topic
-    ))
+    )))
 }
 
 /// Describes a task that was just stored under its name.
@@ -67,7 +67,8 @@ pub fn replaced(answer: &NodeAnswer) -> Result<String, Ending> {
     let task: Task = answer.read()?;
     let verb =
         if answer.status == 201 { "submitted" } else { "submitted, in place of the previous task" };
-    Ok(format!("{}  {verb}, {}, due {} to {}", task.id, task.state, task.due_at, task.topic))
+    let Task { id, state, due_at, topic, .. } = &task;
+    Ok(one_line(&format!("{id}  {verb}, {state}, due {due_at} to {topic}")))
 }
 
 /// Describes a task with all its members.
@@ -78,13 +79,13 @@ pub fn shown(answer: &NodeAnswer) -> Result<String, Ending> {
 /// Returns the verdict of a cancel that took effect, and its task.
 pub fn cancelled(answer: &NodeAnswer) -> Result<String, Ending> {
     let cancelled: Cancelled = answer.read()?;
-    Ok(format!("{}  {}", cancelled.task.id, cancelled.verdict))
+    Ok(one_line(&format!("{}  {}", cancelled.task.id, cancelled.verdict)))
 }
 
 /// Returns the verdict of a move, and the new due time of the task.
 pub fn moved(answer: &NodeAnswer) -> Result<String, Ending> {
-    let moved: Cancelled = answer.read()?;
-    Ok(format!("{}  {}, due {}", moved.task.id, moved.verdict, moved.task.due_at))
+    let Cancelled { verdict, task } = answer.read()?;
+    Ok(one_line(&format!("{}  {verdict}, due {}", task.id, task.due_at)))
 }
 
 /// Returns the verdict of a consumer's call, and its task.
@@ -97,16 +98,68 @@ pub fn answered(answer: &NodeAnswer) -> Result<String, Ending> {
     };
     let in_flight = if in_flight { "; an attempt may still reach the topic" } else { "" };
     let superseded = if superseded { "; a later attempt was made" } else { "" };
-    Ok(format!("{}  {verdict}{next}{in_flight}{superseded}", task.id))
+    Ok(one_line(&format!("{}  {verdict}{next}{in_flight}{superseded}", task.id)))
 }
 
 /// Describes a dead letter that was dropped.
 pub fn dropped(answer: &NodeAnswer) -> Result<String, Ending> {
-    answer.read().map(|task: Task| format!("{}  dropped", task.id))
+    answer.read().map(|task: Task| one_line(&format!("{}  dropped", task.id)))
 }
 
 /// Describes a dead letter that was redriven.
 pub fn redriven(answer: &NodeAnswer) -> Result<String, Ending> {
-    let task: Task = answer.read()?;
-    Ok(format!("{}  put back, {}, due {} to {}", task.id, task.state, task.due_at, task.topic))
+    let Task { id, state, due_at, topic, .. } = answer.read()?;
+    Ok(one_line(&format!("{id}  put back, {state}, due {due_at} to {topic}")))
+}
+
+/// Returns foreign text as one word for a shell, quoted if necessary.
+pub fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", one_line(text).replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::task::is_steering;
+
+    #[test]
+    fn no_answer_of_a_server_steers_the_terminal() {
+        let foreign = r"\u001b]0;x\u0007\u009b2J\u202e\u200f\u2028\nforged";
+        let member = |name: &str| format!(r#""{name}":"{foreign}""#);
+        let members = ["id", "topic", "due_at", "state", "retry_at"].map(member).join(",");
+        let task = format!("{{{members}}}");
+        let outcome = format!(r#"{{{},"task":{task}}}"#, member("verdict"));
+        let retrying = format!(r#"{{"verdict":"retrying","task":{task}}}"#);
+        let answer = |text: &str| NodeAnswer {
+            status: 201,
+            retry_after: None,
+            has_token: false,
+            text: text.to_owned(),
+        };
+        for said in [
+            submitted(&answer(&task)),
+            replaced(&answer(&task)),
+            cancelled(&answer(&outcome)),
+            moved(&answer(&outcome)),
+            answered(&answer(&outcome)),
+            answered(&answer(&retrying)),
+            dropped(&answer(&task)),
+            redriven(&answer(&task)),
+        ] {
+            let said = said.unwrap();
+            assert!(said.contains("\\u{1b}]0;x\\u{7}") && said.contains(" forged"), "{said:?}");
+            assert!(!said.contains(is_steering), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn foreign_text_is_one_word_of_a_command() {
+        assert_eq!(shell_word("nightly/7"), "nightly/7");
+        assert_eq!(shell_word(""), "''");
+        assert_eq!(shell_word("$(id) it's\u{1b}"), "'$(id) it'\\''s\\u{1b}'");
+    }
 }

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 
 use super::figures::counted;
+use super::print::shell_word;
 use super::table::Table;
 use crate::client::answer::{Ending, NodeAnswer};
-use crate::client::task::printable;
+use crate::client::task::{one_line, printable};
 
 /// A schedule from an answer. The members that every schedule has are required.
 #[derive(Deserialize, Debug)]
@@ -82,9 +83,10 @@ pub fn shown(answer: &NodeAnswer) -> Result<String, Ending> {
 pub fn next(answer: &NodeAnswer) -> Result<String, Ending> {
     let schedule: Schedule = answer.read()?;
     if schedule.next.is_empty() {
-        return Ok(schedule.next_run());
+        return Ok(one_line(&schedule.next_run()));
     }
-    Ok(printable(&schedule.next.join("\n")).into_owned())
+    let runs: Vec<String> = schedule.next.iter().map(|at| one_line(at)).collect();
+    Ok(runs.join("\n"))
 }
 
 #[derive(Deserialize, Debug)]
@@ -105,7 +107,7 @@ pub fn backfilled(answer: &NodeAnswer) -> Result<String, Ending> {
 /// Describes a schedule that was deleted.
 pub fn deleted(answer: &NodeAnswer) -> Result<String, Ending> {
     let schedule: Schedule = answer.read()?;
-    Ok(format!("{}  deleted", printable(&schedule.name)))
+    Ok(format!("{}  deleted", one_line(&schedule.name)))
 }
 
 #[derive(Deserialize, Debug)]
@@ -124,7 +126,7 @@ pub fn listed(answer: &NodeAnswer) -> Result<String, Ending> {
         .collect();
     let mut text = Table::new(["NAME", "RUNS", "NEXT", "MADE"]).rows(&rows);
     if let Some(after) = page.next_after {
-        writeln!(text, "there are more: --after {}", printable(&after)).ok();
+        writeln!(text, "there are more: --after {}", shell_word(&after)).ok();
     }
     Ok(text)
 }
@@ -151,6 +153,12 @@ mod tests {
             assert!(shown.contains(part), "{shown}");
         }
         assert_eq!(next(&answer(&text)).unwrap(), "A\nB");
+        let steering = format!(
+            r#"{{{CRON},"paused":false,"next_run_at":"A\u001b","next":["A\n\u202e","B"]}}"#
+        );
+        assert_eq!(next(&answer(&steering)).unwrap(), "A \\u{202e}\nB");
+        let ended = steering.replace(r#"["A\n\u202e","B"]"#, "[]");
+        assert_eq!(next(&answer(&ended)).unwrap(), "A\\u{1b}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Aligns rows in columns.
 
+use crate::client::task::is_steering;
+
 /// A table that is printed page by page. A column grows to fit its cells and never shrinks.
 #[derive(Debug)]
 pub struct Table<const N: usize> {
@@ -33,10 +35,9 @@ impl<const N: usize> Table<N> {
     fn row(&self, text: &mut String, row: &[String; N]) {
         let start = text.len();
         for (width, cell) in self.widths.iter().zip(row) {
-            // Cells hold users' data: control characters could break the lines, or control the
-            // terminal.
+            // Cells hold users' data, which could break the lines, or control the terminal.
             let cell: String =
-                cell.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+                cell.chars().map(|c| if is_steering(c) { '\u{fffd}' } else { c }).collect();
             text.push_str(&cell);
             text.extend(std::iter::repeat_n(' ', width.saturating_sub(cell.chars().count()) + 2));
         }
@@ -59,5 +60,8 @@ mod tests {
             "a      long  c\n1      2     3\n12345  ä\u{fffd}\n"
         );
         assert_eq!(table.rows(&[row(["1", "2", "3"])]), "1      2     3\n");
+        let steering = row(["\u{1b}\u{9b}", "\u{202e}\u{2028}", "\u{200f}"]);
+        let shown = "\u{fffd}\u{fffd}     \u{fffd}\u{fffd}    \u{fffd}\n";
+        assert_eq!(table.rows(&[steering]), shown);
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::print::shell_word;
 use super::table::Table;
 use crate::client::answer::{Ending, NodeAnswer};
 use crate::client::task::printable;
@@ -152,7 +153,7 @@ pub fn listed(answer: &NodeAnswer) -> Result<String, Ending> {
         .collect();
     let mut text = Table::new(["TOPIC", "STATE", "PENDING", "POLICY"]).rows(&rows);
     if let Some(after) = page.next_after {
-        writeln!(text, "there are more: --after {}", printable(&after)).ok();
+        writeln!(text, "there are more: --after {}", shell_word(&after)).ok();
     }
     Ok(text)
 }
