@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::Principal;
 use crate::access::limits::pending::PendingOf;
 use crate::clock;
 use crate::domain::task::expiry::BYTES_MAX as EXPIRY_BYTES_MAX;
@@ -131,8 +131,8 @@ impl Submitter {
         }
     }
 
-    /// Stores drafts as [`Self::admit`] does. Adds the topic of each to `topics`, if topics have
-    /// metrics of their own.
+    /// Stores drafts of one caller as [`Self::admit`] does. Adds the topic of each to `topics`, if
+    /// topics have metrics of their own.
     async fn store(
         &self,
         drafts: impl IntoIterator<Item = PermittedDraft>,
@@ -146,19 +146,20 @@ impl Submitter {
         let Some(arrived_at) = arrived_at else { return answers.fill(Err(no_time())) };
         let mut submissions = Vec::with_capacity(answers.len());
         let mut refused = Vec::new();
-        let mut principal = None;
+        let mut caller: Option<(PrincipalName, Number)> = None;
         let mut known: Option<(TopicName, Facts)> = None;
-        let mut known_caller: Option<(Arc<Principal>, Number)> = None;
         for (index, draft) in drafts.into_iter().enumerate() {
             let (draft, permit) = draft.into_parts();
-            let draft = self.with_policy(&permit.principal().name, draft);
-            // All drafts of a request are of one caller.
-            principal.get_or_insert_with(|| permit.principal().name.clone());
-            let by = match known_caller.take() {
-                Some((caller, by)) if Arc::ptr_eq(&caller, permit.principal()) => by,
-                _ => self.number_of(&permit.principal().name).await,
+            let (by, number) = match &caller {
+                Some(caller) => caller,
+                None => {
+                    let by = permit.principal().name.clone();
+                    let number = self.number_of(&by).await;
+                    &*caller.insert((by, number))
+                }
             };
-            known_caller = Some((Arc::clone(permit.principal()), by.clone()));
+            debug_assert_eq!(*by, permit.principal().name);
+            let draft = self.with_policy(by, draft);
             let topic = draft.record.topic.clone();
             if self.shared.metrics.topics.is_on() {
                 topics.push(topic.clone());
@@ -166,18 +167,16 @@ impl Submitter {
             let named = draft.name.clone().map(|name| (topic.clone(), name));
             let facts = match known.take() {
                 Some((name, facts)) if name == topic => facts,
-                _ => self.facts(&permit.principal().name, &topic).await,
+                _ => self.facts(by, &topic).await,
             };
             let (facts, fits) = self.check_against_topic(&draft, facts).await;
             known = Some((topic, facts));
-            let fits = match fits {
-                Ok(()) => match self.may_expire(&draft) {
-                    Ok(()) => self.may_be_tracked(&permit.principal().name, &draft).await,
-                    refused => refused,
-                },
+            let fits = match fits.and_then(|()| self.may_expire(&draft)) {
+                Ok(()) => self.may_be_tracked(by, &draft).await,
                 refused => refused,
             };
-            match fits.and(by).and_then(|by| self.check(by, draft, arrived_at)) {
+            let number = fits.and_then(|()| number.clone());
+            match number.and_then(|number| self.check(number, draft, arrived_at)) {
                 Ok(task) => submissions.push(Submission::new(index, task)),
                 Err(refusal) => {
                     refused.extend(named.map(|(topic, name)| Refused { index, topic, name }));
@@ -185,11 +184,11 @@ impl Submitter {
                 }
             }
         }
-        let principal = principal.unwrap_or_else(PrincipalName::anonymous);
+        let by = caller.map_or_else(PrincipalName::anonymous, |(by, _number)| by);
         while !submissions.is_empty() {
             let rest = submissions.split_off(group_len(&submissions));
             let group = std::mem::replace(&mut submissions, rest);
-            for (index, answer) in self.group_commit.enqueue(&principal, group).await {
+            for (index, answer) in self.group_commit.enqueue(&by, group).await {
                 answers[index] = answer;
             }
         }
@@ -509,7 +508,7 @@ fn due_at_of(due: Due, arrived_at: Timestamp, delay_max: Duration) -> Result<Tim
 /// Returns the number of answers which certainly mean that nothing was stored.
 fn refused_count<T>(answers: &[Result<T, Refusal>]) -> u64 {
     let refused = answers.iter().filter(|answer| is_refused(answer));
-    u64::try_from(refused.count()).unwrap_or(u64::MAX)
+    refused.count().saturating_as::<u64>()
 }
 
 fn is_refused<T>(answer: &Result<T, Refusal>) -> bool {
