@@ -5,6 +5,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use az::SaturatingAs as _;
 use rustix::fs::{Mode, OFlags};
 use thiserror::Error;
 
@@ -58,7 +59,7 @@ pub fn read(path: &Path, bytes_max: u64) -> Result<PrivateFile, PrivateFileError
     }
     let mut bytes = Vec::new();
     file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes).map_err(unreadable)?;
-    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > bytes_max {
+    if bytes.len().saturating_as::<u64>() > bytes_max {
         return Err(PrivateFileError::TooLarge { path: shown, bytes_max });
     }
     let warning = (mode & READABLE != 0)

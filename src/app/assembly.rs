@@ -164,6 +164,7 @@ impl NodeParts {
         let etcd_metrics = EtcdMetrics::register(registry);
         let etcd_settings = etcd_settings(settings);
         let postgres = PostgresSettings::new(settings.database_url.expose())?;
+        let payload_keys = settings.access.payload_keys.clone();
         let servers = ServerSettings {
             postgres: postgres.clone(),
             kafka: kafka.properties.clone(),
@@ -176,7 +177,7 @@ impl NodeParts {
             node,
             policies: Arc::default(),
             traces: None,
-            key_keeper: KeyKeeper::of(settings.access.payload_keys.clone(), &postgres, registry),
+            key_keeper: Some(KeyKeeper::new(payload_keys, &postgres, registry)),
             postgres,
             contact: topics.contact(),
             kafka,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
@@ -222,7 +223,7 @@ impl Writer {
             unwritten.clear();
             lines.iter().for_each(|line| unwritten.push(&line.text));
             let are_written = self.write(&mut unwritten, &mut lines);
-            let count = u64::try_from(lines.len()).unwrap_or(u64::MAX);
+            let count = lines.len().saturating_as::<u64>();
             let counter = if are_written { &self.metrics.lines } else { &self.metrics.dropped };
             counter.inc_by(count);
             let mut queue = self.shared.queue.lock();

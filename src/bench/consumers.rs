@@ -6,6 +6,7 @@ pub mod service;
 use std::sync::Arc;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use parking_lot::Mutex;
 
 use super::ledger::{Ledger, Range};
@@ -82,7 +83,7 @@ impl Deliveries {
             }
         }
         let missing = self.missing_count(&(i64::MIN..due.end));
-        report.counts.lost += u64::try_from(missing).unwrap_or(u64::MAX);
+        report.counts.lost += missing.saturating_as::<u64>();
         report.fact("not delivered", float_of(missing));
         let (mut spans, mut negative) = (Spans::default(), 0_u64);
         let measured = self.ledger.numbers(due, false);

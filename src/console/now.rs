@@ -1,5 +1,6 @@
 //! The first page: is the cluster well?
 
+use az::SaturatingAs as _;
 use maud::{Markup, html};
 use serde_json::Value;
 
@@ -118,7 +119,7 @@ fn figures(cluster: &Value, look: &Look, rates: &Rates) -> Markup {
             @match rates.over {
                 Some(over) => {
                     "Rates and lateness are those of this node in the last "
-                    (span(u64::try_from(over.as_millis()).unwrap_or(u64::MAX))) "."
+                    (span(over.as_millis().saturating_as::<u64>())) "."
                 },
                 None => {
                     "The lateness is that of this node since its start. Rates come with the next "

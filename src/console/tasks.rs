@@ -1,5 +1,6 @@
 //! Pending tasks of a topic, and the life of one task.
 
+use az::SaturatingAs as _;
 use maud::{Markup, html};
 use serde_json::Value;
 
@@ -362,7 +363,7 @@ fn beginning(text: &str) -> String {
 }
 
 fn grouped_len(text: &str) -> String {
-    grouped(u64::try_from(text.len()).unwrap_or(u64::MAX))
+    grouped(text.len().saturating_as::<u64>())
 }
 
 #[cfg(test)]

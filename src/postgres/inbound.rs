@@ -11,6 +11,7 @@ pub mod offsets;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use sqlx::postgres::{PgConnection, Postgres};
 use sqlx::{Connection as _, Transaction};
 use thiserror::Error;
@@ -357,7 +358,7 @@ async fn note_rows(
     }
     let (ids, seqs): (Vec<Uuid>, Vec<i64>) = rows.iter().map(|row| (row.id, row.seq)).unzip();
     let noted = sqlx::query(NOTE).bind(epoch.outbox).bind(ids).bind(seqs).execute(open).await?;
-    Ok(noted.rows_affected() == u64::try_from(rows.len()).unwrap_or(u64::MAX))
+    Ok(noted.rows_affected() == rows.len().saturating_as::<u64>())
 }
 
 async fn move_offset(
@@ -407,5 +408,5 @@ async fn reject(
         .bind(statuses)
         .bind(reasons);
     let stored = query.execute(open).await?.rows_affected();
-    Ok(stored == u64::try_from(offsets.len()).unwrap_or(u64::MAX))
+    Ok(stored == offsets.len().saturating_as::<u64>())
 }

@@ -1,5 +1,6 @@
 //! A topic in JSON.
 
+use az::SaturatingAs as _;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
@@ -47,7 +48,7 @@ impl<'a> TopicJson<'a> {
 }
 
 fn millis_of(unavailable: &UnavailableTopic) -> u64 {
-    u64::try_from(unavailable.unavailable_for.as_millis()).unwrap_or(u64::MAX)
+    unavailable.unavailable_for.as_millis().saturating_as::<u64>()
 }
 
 #[derive(Debug)]

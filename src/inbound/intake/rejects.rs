@@ -1,6 +1,8 @@
 //! Writes rejected records to the rejected topic. Their rejections are stored before, in the
 //! transaction that has moved the offset behind them, and deleted afterwards.
 
+use az::SaturatingAs as _;
+
 use super::metrics::OneIntake;
 use super::partition::Partition;
 use crate::domain::TopicName;
@@ -60,7 +62,7 @@ impl RejectedTopic {
                 %intake, partition, count, status, reason,
                 "records of an intake topic were dropped: there is no rejected topic"
             );
-            self.metrics.rejected.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+            self.metrics.rejected.inc_by(count.saturating_as::<u64>());
         }
     }
 
@@ -126,7 +128,7 @@ impl RejectedTopic {
                 %intake, partition, count, status, reason,
                 "records of an intake topic were rejected"
             );
-            self.metrics.rejected.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+            self.metrics.rejected.inc_by(count.saturating_as::<u64>());
         }
     }
 

@@ -1,6 +1,8 @@
 //! Carries out the records of a partition: checks them, and stores the tasks of the good ones and
 //! the rejections of the others, run by run.
 
+use az::SaturatingAs as _;
+
 use super::metrics::OneIntake;
 use super::partition::Partition;
 use super::rejects::RejectedTopic;
@@ -233,7 +235,7 @@ impl Turns {
             reach(Failpoint::IntakeStored);
         }
         partition.take_back(precondition);
-        self.metrics.stored.inc_by(u64::try_from(carried.stored).unwrap_or(u64::MAX));
+        self.metrics.stored.inc_by(carried.stored.saturating_as::<u64>());
         let is_unknown = matches!(outcome, Err(Stop::NewEpoch { .. }));
         for (offset, (action, topic)) in denied {
             if is_unknown || offset < partition.precondition.position.next {

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -280,7 +281,7 @@ impl Drainer {
         let deleted = self.source.delete(&seqs, &rejected).await?;
         reach(Failpoint::OutboxDeleted);
         let outbox = &self.carrier.name;
-        if deleted < u64::try_from(seqs.len()).unwrap_or(u64::MAX) {
+        if deleted < seqs.len().saturating_as::<u64>() {
             tracing::warn!(
                 outbox,
                 "somebody else deleted rows of an outbox while they were stored"
@@ -290,8 +291,8 @@ impl Drainer {
             let (count, status, reason) = (rejected.len(), first.status, &first.reason);
             tracing::warn!(outbox, count, status, reason, "rows of an outbox were rejected");
         }
-        self.metrics.stored.inc_by(u64::try_from(stored).unwrap_or(u64::MAX));
-        self.metrics.rejected.inc_by(u64::try_from(rejected.len()).unwrap_or(u64::MAX));
+        self.metrics.stored.inc_by(stored.saturating_as::<u64>());
+        self.metrics.rejected.inc_by(rejected.len().saturating_as::<u64>());
         self.carrier.store.forget(epoch, &ids).await?;
         Ok((seqs.len(), waiting))
     }

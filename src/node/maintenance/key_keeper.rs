@@ -97,12 +97,12 @@ pub struct KeyKeeper {
 
 impl KeyKeeper {
     /// Creates the keeper of the keys for the records in a database.
-    pub fn of(
+    pub fn new(
         path: Option<PathBuf>,
         postgres: &PostgresSettings,
         registry: &mut Registry,
-    ) -> Option<Self> {
-        Some(Self {
+    ) -> Self {
+        Self {
             path,
             keys: postgres.payload_keys().clone(),
             registry: KeyRegistry::new(postgres),
@@ -112,7 +112,7 @@ impl KeyKeeper {
             failure: None,
             said: Throttle::new(SAY_EVERY),
             lacking_said: Throttle::new(SAY_EVERY),
-        })
+        }
     }
 
     /// Reads the file, and takes its keys if they have changed or are held.

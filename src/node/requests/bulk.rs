@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
+
 use super::postgres_failures::{Tries, unavailable_of, unavailable_of_look};
 use super::replacer::{moved, place_of};
 use crate::access::Principal;
@@ -357,11 +359,7 @@ impl Bulks {
         let has_more = ids.len() > count_max;
         ids.truncate(count_max);
         let searched_to = ids.last().filter(|_last| has_more).map(|last| Cursor { after: *last });
-        Ok(BulkDone {
-            task_count: u64::try_from(ids.len()).unwrap_or(u64::MAX),
-            has_more,
-            searched_to,
-        })
+        Ok(BulkDone { task_count: ids.len().saturating_as::<u64>(), has_more, searched_to })
     }
 
     /// Redrives one dead letter.
@@ -398,14 +396,14 @@ impl Bulks {
     /// Has the new rows claimed at once, and returns their number.
     fn put_back(&self, rows: &[TaskId]) -> u64 {
         self.shared.look_after(IdRange::spanning(rows.iter().copied()));
-        let count = u64::try_from(rows.len()).unwrap_or(u64::MAX);
+        let count = rows.len().saturating_as::<u64>();
         self.shared.metrics.redriven.inc_by(count);
         count
     }
 
     /// Counts dropped dead letters.
     fn dropped(&self, count: usize) -> u64 {
-        let count = u64::try_from(count).unwrap_or(u64::MAX);
+        let count = count.saturating_as::<u64>();
         self.shared.metrics.dead_letters_dropped.inc_by(count);
         count
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -149,7 +150,7 @@ impl CancelLane {
         let ids: Vec<_> = piece.iter().map(|request| (request.permit.id(), request.by)).collect();
         let (cancelled, outcome) = self.cancels.cancel_group(&ids).await;
         let count = cancelled.iter().flatten().count();
-        self.metrics.cancelled.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+        self.metrics.cancelled.inc_by(count.saturating_as::<u64>());
         for (request, cancelled) in piece.iter_mut().zip(cancelled) {
             if cancelled.is_some() {
                 request.answer = Ok(cancelled);

@@ -175,7 +175,7 @@ fn client(settings: &TraceSettings, deadline: Duration) -> Result<Client, Traces
 
 impl Exporter for CountingExporter {
     async fn export(&self, spans: Vec<SpanData>) -> OTelSdkResult {
-        let count = u64::try_from(spans.len()).unwrap_or(u64::MAX);
+        let count = spans.len().saturating_as::<u64>();
         let exported = self.inner.export(spans).await;
         self.metrics.waiting.dec_by(count.saturating_as());
         let was_failing = self.is_failing.swap(exported.is_err(), Ordering::Relaxed);

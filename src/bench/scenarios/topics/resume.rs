@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use bytes::Bytes;
 use hyper::Method;
 
@@ -86,7 +87,7 @@ pub async fn resume(
     report.fact("p99 before the resume, ms", quiet.at(0.99));
     report.fact("resume to first append, ms", since(first));
     report.fact("resume to last append, ms", since(last));
-    report.fact("published while paused", float(u64::try_from(early).unwrap_or(u64::MAX)));
+    report.fact("published while paused", float(early.saturating_as::<u64>()));
     report.fact("answer to a submit, p99, ms", answers.at(0.99));
     Ok(report)
 }

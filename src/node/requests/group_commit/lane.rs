@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -51,7 +52,7 @@ impl Request {
             |answer: &&(usize, SubmitAnswer)| matches!(answer.1, Err(Refusal::Unknown { .. }));
         let unknown_count = answers.iter().filter(is_unknown).count();
         if unknown_count > 0 {
-            metrics.submit_unknown.inc_by(u64::try_from(unknown_count).unwrap_or(u64::MAX));
+            metrics.submit_unknown.inc_by(unknown_count.saturating_as::<u64>());
         }
         if self.reply.send(answers).is_err() {
             tracing::debug!("the caller of a submit did not wait for the answer");

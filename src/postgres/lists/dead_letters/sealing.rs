@@ -1,5 +1,6 @@
 //! Seals dead letters for another topic: a sealed record opens in its own topic only.
 
+use az::SaturatingAs as _;
 use sqlx::postgres::PgConnection;
 use sqlx::{Row as _, postgres::PgRow};
 use uuid::Uuid;
@@ -60,7 +61,7 @@ pub(super) async fn seal_for(
         .execute(open)
         .await?;
     // The rows are locked, so they are there.
-    let count = u64::try_from(sealed.len()).unwrap_or(u64::MAX);
+    let count = sealed.len().saturating_as::<u64>();
     if replaced.rows_affected() == count { Ok(unsealable) } else { Err(sqlx::Error::RowNotFound) }
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use az::SaturatingAs as _;
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Connection as _, Row as _};
 use uuid::Uuid;
@@ -134,7 +135,7 @@ async fn page_of(
     let Some(mut rows) = current_rows(open, topic, choice).await? else {
         return Ok(Selected::TooManyNames);
     };
-    page.looked = u64::try_from(rows.len()).unwrap_or(u64::MAX);
+    page.looked = rows.len().saturating_as::<u64>();
     let ranges = selection.rows().map(|range| range.behind(from));
     rows.retain(|(row, _first)| ranges.iter().any(|range| range.contains(row.uuid())));
     rows.sort_unstable();

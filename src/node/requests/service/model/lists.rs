@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use az::SaturatingAs as _;
+
 use super::{Model, NOW_MILLIS, lock};
 use crate::access::permit::ListPermit;
 use crate::domain::{
@@ -73,10 +75,8 @@ impl Model {
         let selection = Selection { topic, state, ..Selection::default() };
         let mut tasks = self.selected(&selection, TaskState::Scheduled)?;
         tasks.retain(|task| permit.covers(&task.topic));
-        let figure = |count: usize| Figure {
-            task_count: u64::try_from(count).unwrap_or(u64::MAX),
-            is_exact: true,
-        };
+        let figure =
+            |count: usize| Figure { task_count: count.saturating_as::<u64>(), is_exact: true };
         let now = Timestamp::from_millis(NOW_MILLIS);
         let mut topics: Vec<TopicName> = tasks.iter().map(|task| task.topic.clone()).collect();
         topics.sort();
@@ -109,7 +109,7 @@ impl Model {
             self.set_state(task.id, to);
         }
         Ok(BulkDone {
-            task_count: u64::try_from(tasks.len()).unwrap_or(u64::MAX),
+            task_count: tasks.len().saturating_as::<u64>(),
             has_more: false,
             searched_to: None,
         })
@@ -126,7 +126,7 @@ impl Model {
             }
         }
         Ok(BulkDone {
-            task_count: u64::try_from(selected.len()).unwrap_or(u64::MAX),
+            task_count: selected.len().saturating_as::<u64>(),
             has_more: false,
             searched_to: None,
         })
@@ -149,7 +149,7 @@ impl Model {
             lock(&self.tasks).retain(|task| !dead.iter().any(|dropped| dropped.id == task.id));
         }
         Ok(BulkDone {
-            task_count: u64::try_from(dead.len()).unwrap_or(u64::MAX),
+            task_count: dead.len().saturating_as::<u64>(),
             has_more: false,
             searched_to: None,
         })
