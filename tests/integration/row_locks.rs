@@ -210,13 +210,14 @@ async fn replacements_beside_a_locked_name_take_effect() {
     let hot = join_all((0..CALLERS).map(|_caller| put("hot".to_owned())));
     let others = async {
         eventually("a replacement waits for the lock", DEADLINE, async || {
-            cluster.count(WAITING).await == 1
+            cluster.count(WAITING).await > 0
         })
         .await;
         for number in 0..20 {
             let answer = put(format!("cold-{number}")).await;
             assert_eq!(answer.status, 201, "{number}: {}", answer.text);
-            assert!(cluster.count(WAITING).await <= 1, "each other one waits without a connection");
+            // The other ones wait without a connection.
+            assert!(cluster.count(WAITING).await <= 1);
         }
         holder.close().await.unwrap();
     };
