@@ -1,5 +1,5 @@
-//! Which runs of a schedule to make now: all runs due within the next minute, and always one
-//! further ahead. Past instants without a run are missed, and the schedule decides about missed
+//! Which runs of a schedule to make now: all runs due within the next minute, and always one that
+//! lies ahead. Past instants without a run are missed, and the schedule decides about missed
 //! instants.
 //!
 //! A plan is a value. The statement for the plan takes effect only while the schedule stands where
@@ -12,8 +12,11 @@ use super::name::ScheduleName;
 use super::timing::{SpecificationError, Timing};
 use crate::domain::{Headers, Timestamp};
 
-/// Runs are made this long before they are due.
+/// A plan makes the runs of this much time.
 pub const AHEAD: Duration = Duration::from_secs(60);
+/// A schedule is planned again when its runs reach no further than this. A schedule of seconds is
+/// thus planned every half minute, and not every second: each plan rewrites its row.
+pub const PLANNED_AHEAD: Duration = Duration::from_secs(30);
 /// Lead time of the runs of a schedule that skips: two turns of the loop of the runs, so the
 /// decision is made about a second before the instant.
 pub const SKIPPING_AHEAD: Duration = Duration::from_secs(2);
@@ -308,7 +311,7 @@ impl Planning<'_> {
             }
             if at > self.now.plus(ahead) && is_one_ahead {
                 // At the latest when the last run is due, so that there is one ahead.
-                self.plan.look_at = last.map(|last| last.min(at.minus(ahead)));
+                self.plan.look_at = last.map(|last| last.min(at.minus(PLANNED_AHEAD)));
                 return;
             }
             self.push(at);

@@ -56,7 +56,7 @@ fn runs_of_short_periods_are_made_a_minute_ahead() {
         RUNS_MAX,
     );
     assert_eq!(runs(&plan), [(20, 0), (40, 0), (60, 0)]);
-    assert_eq!((plan.next_run_at, plan.look_at), (Some(at(80)), Some(at(20))));
+    assert_eq!((plan.next_run_at, plan.look_at), (Some(at(80)), Some(at(50))));
     assert_eq!(plan.runs.iter().map(|run| run.number).collect::<Vec<_>>(), [8, 9, 10]);
 }
 
