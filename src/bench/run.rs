@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use az::SaturatingAs as _;
 use tokio::task::JoinSet;
 
 use super::cpu::{CpuSample, WatchedProcess};
-use super::ledger::{Ledger, Planned, Range};
+use super::ledger::{Ledger, Range};
 use super::load::flow;
 use super::load::intake::LoadTarget;
 use super::results::report::{BenchReport, Usage};
@@ -237,16 +238,8 @@ pub async fn fill<I: LoadTarget>(
     say(&format!("background: {} tasks", grouped(count)));
     let start = now();
     let ledger = Arc::new(Ledger::new(rand::random(), start));
-    let book = Arc::clone(&ledger);
-    let left = std::sync::atomic::AtomicU64::new(count);
     let (from, to) = (start + millis(due.start), start + millis(due.end));
-    let next = move || {
-        let taken = take(&left, BULK_CALL);
-        (taken > 0).then(|| {
-            (0..taken).map(|_| book.plan(rand::random_range(from..to))).collect::<Vec<Planned>>()
-        })
-    };
-    flow::closed_loop(intake, BULK_LANES, &ledger, next).await?;
+    submit_all(intake, &ledger, count, move || rand::random_range(from..to)).await?;
     let accepted = ledger.snapshot().accepted_count;
     if u64::try_from(accepted).unwrap_or(0) == count {
         return Ok(());
@@ -255,8 +248,26 @@ pub async fn fill<I: LoadTarget>(
     Err(format!("only {accepted} of {count} background tasks were accepted: {reason}"))
 }
 
+/// Submits many tasks as fast as possible, and records them in `ledger`. `due_at` is asked for each.
+///
+/// # Errors
+/// Returns an error when a connection cannot be opened. Refused tasks are recorded.
+pub async fn submit_all<I: LoadTarget>(
+    intake: &I,
+    ledger: &Arc<Ledger>,
+    count: u64,
+    due_at: impl Fn() -> i64 + Send + Sync + 'static,
+) -> Result<(), String> {
+    let (book, left) = (Arc::clone(ledger), AtomicU64::new(count));
+    let next = move || {
+        let taken = take(&left, BULK_CALL);
+        (taken > 0).then(|| (0..taken).map(|_| book.plan(due_at())).collect())
+    };
+    flow::closed_loop(intake, BULK_LANES, ledger, next).await.map(|_answers| ())
+}
+
 /// Takes up to `most` from the remaining count.
-pub fn take(left: &std::sync::atomic::AtomicU64, most: usize) -> usize {
+pub fn take(left: &AtomicU64, most: usize) -> usize {
     use std::sync::atomic::Ordering::Relaxed;
     let most = most.saturating_as::<u64>();
     let before =
@@ -285,8 +296,6 @@ fn taken_at(at: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU64;
-
     use super::*;
 
     #[test]

@@ -32,10 +32,8 @@ pub(super) fn spread(size: Size) -> Cell {
         title: format!("{count} tasks for one instant in a topic with a spread of {spread} s"),
         goal: "each twentieth of the spread has the mean, within 10 %",
         limit: "The hash of the key decides.",
-        topics: 1,
-        partitions: 8,
-        contenders: vec![Who::Nodes(1)],
         job: Job::Spread { count, lead: size.of(6, 15, 90), spread },
+        ..resume(size)
     }
 }
 
@@ -48,9 +46,6 @@ pub(super) fn schedules(size: Size) -> Cell {
         goal: "p99 at most 5 ms; nothing early",
         limit: "A run costs a transaction's share that makes it, a row of `schedule_run`, and what \
                 a named task costs.",
-        topics: 1,
-        partitions: 8,
-        contenders: vec![Who::Nodes(1)],
         job: Job::Schedules(Schedules {
             count,
             every: 1,
@@ -58,6 +53,7 @@ pub(super) fn schedules(size: Size) -> Cell {
             others,
             is_together: false,
         }),
+        ..resume(size)
     }
 }
 

@@ -20,7 +20,12 @@ pub struct ResumeBenchArgs {
     #[arg(long, value_name = "TOPIC", value_parser = topic)]
     pub paused_topic: TopicName,
     /// Number of tasks that wait in the paused topic.
-    #[arg(long, value_name = "COUNT", default_value_t = 1_000_000, value_parser = up_to(20_000_000))]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 1_000_000,
+        value_parser = up_to(20_000_000)
+    )]
     pub count: u32,
     /// Minimum duration of the pause.
     #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "0s")]
@@ -36,7 +41,12 @@ pub struct ResumeBenchArgs {
 )]
 pub struct SpreadBenchArgs {
     /// Number of tasks that ask for the instant.
-    #[arg(long, value_name = "COUNT", default_value_t = 1_000_000, value_parser = up_to(20_000_000))]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 1_000_000,
+        value_parser = up_to(20_000_000)
+    )]
     pub count: u32,
     /// Time from the first submit to the instant.
     #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]

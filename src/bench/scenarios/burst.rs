@@ -1,15 +1,12 @@
 //! Measures a burst: many tasks due at one instant. The results are the times of the first and the
 //! last append.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use crate::bench::load::flow;
 use crate::bench::load::intake::LoadTarget;
 use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, ratio};
-use crate::bench::run::{BULK_CALL, BULK_LANES, BenchRun, Setup, millis, now, take};
+use crate::bench::run::{BenchRun, Setup, millis, now, submit_all};
 
 /// Minimum time from the last submit to the instant: the claims must find all tasks.
 const MARGIN: Duration = Duration::from_millis(1500);
@@ -33,12 +30,7 @@ pub async fn burst<I: LoadTarget>(
 ) -> Result<BenchReport, String> {
     let run = BenchRun::start(setup, "burst").await?;
     let instant = now() + millis(plan.lead);
-    let (book, left) = (Arc::clone(&run.ledger), AtomicU64::new(plan.count));
-    let next = move || {
-        let taken = take(&left, BULK_CALL);
-        (taken > 0).then(|| (0..taken).map(|_| book.plan(instant)).collect())
-    };
-    flow::closed_loop(intake, BULK_LANES, &run.ledger, next).await?;
+    submit_all(intake, &run.ledger, plan.count, move || instant).await?;
     if now() > instant - millis(MARGIN) {
         return Err(format!(
             "not all tasks were stored {MARGIN:?} before the instant: --lead must be longer than \

@@ -3,8 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use az::SaturatingAs as _;
@@ -14,7 +12,7 @@ use crate::bench::load::flow::{self, NextStep};
 use crate::bench::load::intake::LoadTarget;
 use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, ratio};
-use crate::bench::run::{BULK_CALL, BULK_LANES, BenchRun, Mark, Setup, fill, millis, now, take};
+use crate::bench::run::{BenchRun, Mark, Setup, fill, millis, now, submit_all};
 
 /// The name of the scenario that runs for hours.
 pub const SOAK: &str = "soak";
@@ -90,12 +88,7 @@ async fn fill_topics<I: LoadTarget>(
     topic_count: u64,
     intake: &I,
 ) -> Result<(), String> {
-    let (ledger, left) = (Arc::clone(&run.ledger), AtomicU64::new(topic_count * RECORDS_BEFORE));
-    let next = move || {
-        let taken = take(&left, BULK_CALL);
-        (taken > 0).then(|| (0..taken).map(|_| ledger.plan(now())).collect())
-    };
-    flow::closed_loop(intake, BULK_LANES, &run.ledger, next).await?;
+    submit_all(intake, &run.ledger, topic_count * RECORDS_BEFORE, now).await?;
     run.wait_arrived(now()).await;
     let arrived = run.ledger.snapshot().arrived_count.saturating_as::<u64>();
     if arrived < topic_count * RECORDS_BEFORE {

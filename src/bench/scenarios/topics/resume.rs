@@ -1,20 +1,18 @@
 //! Measures the resume of a paused topic: how fast its tasks are published, and how late the tasks
 //! of another topic are meanwhile.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use az::SaturatingAs as _;
 use bytes::Bytes;
 use hyper::Method;
 
-use crate::bench::ledger::Ledger;
 use crate::bench::load::flow::{self, NextStep};
 use crate::bench::load::rest::{RestTarget, json, told};
 use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, ratio};
-use crate::bench::run::{BULK_CALL, BULK_LANES, BenchRun, Mark, Setup, millis, now, take};
+use crate::bench::run::{BenchRun, Mark, Setup, millis, now, submit_all};
 use crate::bench::scenarios::lateness::{self, LatenessPlan, submitter};
 use crate::domain::TopicName;
 
@@ -40,7 +38,7 @@ struct Release {
 /// it, and `rest` to the other topic.
 ///
 /// # Errors
-/// Returns the reason as text when the scenario cannot be run. The topic may stay paused then.
+/// Returns the reason as text when the scenario cannot be run.
 pub async fn resume(
     setup: &Setup,
     plan: &ResumePlan,
@@ -49,8 +47,24 @@ pub async fn resume(
     let of_paused = Setup { topics: vec![plan.paused_topic.clone()], ..setup.clone() };
     let held = BenchRun::start(&of_paused, "paused topic").await?;
     set_paused(rest, plan, "pause").await?;
+    let measured = measure(setup, plan, &held, (rest, paused)).await;
+    // Also after a failure: the topic must not stay paused.
+    if measured.is_err()
+        && let Err(failure) = set_paused(rest, plan, "resume").await
+    {
+        held.say(&format!("{} stays paused: {failure}", plan.paused_topic));
+    }
+    measured
+}
+
+async fn measure(
+    setup: &Setup,
+    plan: &ResumePlan,
+    held: &BenchRun,
+    (rest, paused): (&RestTarget, &RestTarget),
+) -> Result<BenchReport, String> {
     let paused_at = now();
-    store(&held.ledger, plan.count, paused).await?;
+    submit_all(paused, &held.ledger, plan.count, now).await?;
     held.say("all tasks are stored");
     held.wait_until(paused_at + millis(plan.pause)).await;
     let early = held.ledger.snapshot().arrived_count;
@@ -67,7 +81,7 @@ pub async fn resume(
     let submits = flow::open_loop(rest, plan.steady.connections, &run.ledger, next);
     let releasing = async {
         run.wait_until(before.end).await;
-        let released = release(&held, plan, rest).await;
+        let released = release(held, plan, rest).await;
         is_over.store(true, Ordering::Relaxed);
         released
     };
@@ -90,16 +104,6 @@ pub async fn resume(
     report.fact("published while paused", float(early.saturating_as::<u64>()));
     report.fact("answer to a submit, p99, ms", answers.at(0.99));
     Ok(report)
-}
-
-/// Stores tasks that are due at once.
-async fn store(ledger: &Arc<Ledger>, count: u64, paused: &RestTarget) -> Result<(), String> {
-    let (book, left) = (Arc::clone(ledger), AtomicU64::new(count));
-    let next = move || {
-        let taken = take(&left, BULK_CALL);
-        (taken > 0).then(|| (0..taken).map(|_| book.plan(now())).collect())
-    };
-    flow::closed_loop(paused, BULK_LANES, ledger, next).await.map(|_answers| ())
 }
 
 /// Resumes the topic, and waits until it has all its records.

@@ -14,6 +14,7 @@ use crate::bench::load::rest::{RestTarget, json, told};
 use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, float_of, ratio};
 use crate::bench::run::{BenchRun, Setup, millis, now, say};
+use crate::bench::scenarios::lateness;
 use crate::client::output::figures::grouped;
 use crate::clock;
 use crate::domain::TopicName;
@@ -21,7 +22,7 @@ use crate::kafka::ReadMode;
 
 /// Number of connections that store schedules.
 const CONNECTIONS: u64 = 16;
-/// Interval of progress messages.
+/// Number of schedules from one progress message to the next.
 const TELL_EVERY: u64 = 10_000;
 
 #[derive(Clone, Debug)]
@@ -52,16 +53,29 @@ struct Runs {
 /// A schedule as `PUT /v1/schedules/{topic}/{name}` takes it.
 #[derive(Serialize)]
 struct NewSchedule<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    every: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    phase: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cron: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    time_zone: Option<&'a str>,
+    #[serde(flatten)]
+    timing: NewTiming,
     key: String,
     payload_text: &'a str,
+}
+
+/// When a schedule runs.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum NewTiming {
+    Period { every: String, phase: String },
+    Yearly { cron: &'static str, time_zone: &'static str },
+}
+
+impl NewTiming {
+    const YEARLY: Self = Self::Yearly { cron: "0 0 1 1 *", time_zone: "UTC" };
+
+    /// Returns the timing of the measured schedule with this number.
+    fn measured(plan: &SchedulesPlan, number: u64) -> Self {
+        let [every, phase] =
+            [millis(plan.every), phase_of(plan, number)].map(|millis| format!("{millis}ms"));
+        Self::Period { every, phase }
+    }
 }
 
 /// Stores schedules, measures the lateness of their runs, and deletes them. Those that run once a
@@ -120,11 +134,9 @@ async fn measure(run: &BenchRun, plan: &SchedulesPlan, runs: &OnceLock<Runs>) ->
     let mut report = run.lateness_report(&settings, &due);
     report.rate = ratio(float(report.counts.arrived), plan.measured.as_secs_f64());
     report.usage = run.usage(&before, &after, report.counts.arrived);
-    let fifth = (due.end - due.start) / 5;
-    for (name, part) in
-        [("first fifth", due.start..due.start + fifth), ("last fifth", due.end - fifth..due.end)]
-    {
-        report.fact(&format!("p99 of the {name}, ms"), run.ledger.lateness(&part).at(0.99));
+    for (name, part) in lateness::spans("schedules", plan.measured) {
+        let dues = due.start + millis(part.start)..due.start + millis(part.end);
+        report.fact(&format!("p99 of the {name}, ms"), run.ledger.lateness(&dues).at(0.99));
     }
     report
 }
@@ -193,12 +205,11 @@ async fn store(
     let body = {
         let (plan, rest) = (plan.clone(), rest.clone());
         move |number: u64, key: u64| {
-            let span = |millis: i64| Some(format!("{millis}ms"));
             json(&NewSchedule {
-                every: is_measured.then(|| span(millis(plan.every))).flatten(),
-                phase: is_measured.then(|| span(phase_of(&plan, number))).flatten(),
-                cron: (!is_measured).then_some("0 0 1 1 *"),
-                time_zone: (!is_measured).then_some("UTC"),
+                timing: match is_measured {
+                    true => NewTiming::measured(&plan, number),
+                    false => NewTiming::YEARLY,
+                },
                 key: String::from_utf8_lossy(&written(key)).into_owned(),
                 payload_text: rest.payload(key),
             })

@@ -1,18 +1,15 @@
 //! Measures how evenly a topic with a spread publishes many tasks that ask for one instant.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use az::SaturatingAs as _;
 use bytes::Bytes;
 use hyper::Method;
 
-use crate::bench::load::flow;
 use crate::bench::load::rest::{RestTarget, json, told};
 use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, ratio};
-use crate::bench::run::{BULK_CALL, BULK_LANES, BenchRun, Setup, millis, now, take};
+use crate::bench::run::{BenchRun, Setup, millis, now, submit_all};
 use crate::clock;
 use crate::domain::TopicName;
 
@@ -60,12 +57,7 @@ async fn measure(
 ) -> Result<BenchReport, String> {
     clock::sleep(POLICY_IN_USE).await;
     let instant = now() + millis(plan.lead);
-    let (book, left) = (Arc::clone(&run.ledger), AtomicU64::new(plan.count));
-    let next = move || {
-        let taken = take(&left, BULK_CALL);
-        (taken > 0).then(|| (0..taken).map(|_| book.plan(instant)).collect())
-    };
-    flow::closed_loop(rest, BULK_LANES, &run.ledger, next).await?;
+    submit_all(rest, &run.ledger, plan.count, move || instant).await?;
     if now() > instant {
         return Err(format!(
             "not all tasks were stored before the instant: --lead must be longer than {:?}",
