@@ -1,6 +1,7 @@
 //! Keeps a runner for each callback of the cluster.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -163,10 +164,17 @@ impl CallbackKeeper {
         false
     }
 
+    fn threads(&mut self) -> io::Result<CallbackThreads> {
+        if let Some(threads) = &self.threads {
+            return Ok(threads.clone());
+        }
+        Ok(self.threads.insert(CallbackThreads::start()?).clone())
+    }
+
     async fn start(&mut self, stored: StoredCallback) -> Result<(), TaskFailure> {
         let (policy, keys) = (Arc::clone(&self.parts.policy), Arc::clone(&self.keys));
-        let threads = match self.threads.take().map_or_else(CallbackThreads::start, Ok) {
-            Ok(threads) => self.threads.insert(threads).clone(),
+        let threads = match self.threads() {
+            Ok(threads) => threads,
             Err(error) => {
                 // The next turn tries again.
                 tracing::warn!(error = chain(&error), "start a thread for callbacks");

@@ -102,10 +102,8 @@ impl Sender {
         }
         let request = self.client.post(url).headers(headers).body(Vec::from(body));
         let unanswered = |reason| ServiceAnswer::Unanswered { reason };
-        let Some(asking) = self.threads.run(ask(request, timeout)) else {
-            return unanswered("the node ends".to_owned());
-        };
-        // The own deadline of the request is late while another service keeps the thread busy.
+        let asking = self.threads.run(ask(request, timeout));
+        // The deadline in `ask` is late while another service keeps the thread busy.
         match tokio::time::timeout(timeout + BODY_DEADLINE, asking).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(panic)) => unanswered(panic.to_string()),
