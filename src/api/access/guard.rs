@@ -20,14 +20,35 @@ use crate::api::json::answers::Shows;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::clock;
-use crate::domain::{TaskId, TaskView, Throttle, Timestamp, TopicName};
+use crate::domain::{Monotonic, TaskId, TaskView, Throttle, Timestamp, TopicName};
 use crate::node::messages::Draft;
 use crate::node::messages::permitted::{
     DeniedDraft, FoundTask, HiddenTask, PermittedDraft, TaskPermit,
 };
 
-/// Lets one line per second through about a reason that a caller does not get.
-static HIDDEN: Mutex<Throttle> = Mutex::new(Throttle::new(Duration::from_secs(1)));
+/// The last reason that a caller did not get. It is logged once a second while it stays the same.
+static HIDDEN: Mutex<HiddenReason> = Mutex::new(HiddenReason::new());
+
+#[derive(Debug)]
+struct HiddenReason {
+    text: String,
+    throttle: Throttle,
+}
+
+impl HiddenReason {
+    const fn new() -> Self {
+        Self { text: String::new(), throttle: Throttle::new(Duration::from_secs(1)) }
+    }
+
+    /// Returns true when a reason is to be logged.
+    fn is_told(&mut self, reason: &str, now: Monotonic) -> bool {
+        if self.text != reason {
+            reason.clone_into(&mut self.text);
+            self.throttle.reset();
+        }
+        self.throttle.lets_through(now)
+    }
+}
 
 /// The credentials of a request.
 #[derive(Clone, Copy, Debug)]
@@ -225,11 +246,11 @@ impl Guard {
         if self.operates() {
             return reason;
         }
-        if HIDDEN.lock().lets_through(clock::monotonic()) {
+        if HIDDEN.lock().is_told(&reason, clock::monotonic()) {
             tracing::info!(
                 principal = %self.caller.principal.name,
                 reason,
-                "a request failed; the caller does not get the reason (logged once a second at most)"
+                "a request failed, and the caller does not get the reason"
             );
         }
         "the log of the node has the reason, for its operators".to_owned()
@@ -286,4 +307,18 @@ fn identify(
             _ => Problem::unauthenticated(true),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hidden_reason_is_told_once_a_second_and_another_one_at_once() {
+        let mut hidden = HiddenReason::new();
+        let at = |millis| Monotonic::from_start(Duration::from_millis(millis));
+        let told = [("a", 0), ("a", 999), ("b", 999), ("b", 1_000), ("a", 1_000), ("a", 2_000)]
+            .map(|(reason, millis)| hidden.is_told(reason, at(millis)));
+        assert_eq!(told, [true, false, true, false, true, true]);
+    }
 }
