@@ -102,11 +102,6 @@ impl Problem {
         Self::new(ProblemType::NotFound, detail)
     }
 
-    /// Makes the problem for a path that another port of the node may have.
-    pub fn path_of_other_port(detail: &'static str) -> Self {
-        Self::new(ProblemType::NotFound, detail)
-    }
-
     /// Makes the problem for an id in the path that no task has.
     pub fn task_not_found(is_id: bool) -> Self {
         let detail = if is_id {

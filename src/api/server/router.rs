@@ -336,10 +336,12 @@ impl Api {
     /// Makes the problem for a path without a route at this port.
     fn no_such_path(&self, path: &str) -> Problem {
         match self.settings().port {
-            Port::Public if !Port::Public.has(path) => Problem::path_of_other_port(
+            Port::Public if !Port::Public.has(path) => Problem::new(
+                ProblemType::NotFound,
                 "only the operator port of the node has this path (--operator-listen)",
             ),
-            Port::Operator => Problem::path_of_other_port(
+            Port::Operator => Problem::new(
+                ProblemType::NotFound,
                 "this is the operator port, with /livez, /readyz, /metrics and /v1/cluster alone; \
                  ask the other port of the node (--listen)",
             ),

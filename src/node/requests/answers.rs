@@ -48,8 +48,8 @@ const GATHERED_ENOUGH: usize = 32;
 /// Maximum number of look-ups for the calls of a request. A call that changes nothing is answered
 /// by one.
 const LOOK_UPS_AT_ONCE: usize = 16;
-/// Maximum number of look-ups for all such calls of a principal. It equals the number of connections
-/// for look-ups, so the queue for them holds few of one principal.
+/// Maximum number of look-ups for all such calls of a principal. It equals the number of
+/// connections for look-ups, so the queue for them holds few of one principal.
 const LOOK_UPS_OF_PRINCIPAL_MAX: usize = 4;
 
 type Reply = Result<Option<Answered>, Unavailable>;

@@ -65,8 +65,8 @@ impl TopicPolicies {
         }
     }
 
-    /// Takes in the policy of a topic that this node has just changed. Its pause is left to the next
-    /// look, which compares it with the one before.
+    /// Takes in the policy of a topic that this node has just changed. Its pause is left to the
+    /// next look, which compares it with the one before.
     pub fn changed(&self, topic: &StoredTopic) {
         let mut topics = self.topics.write();
         match topics.get_mut(&topic.topic) {

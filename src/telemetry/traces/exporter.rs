@@ -21,7 +21,8 @@ use thiserror::Error;
 
 use crate::telemetry::{Counter, Gauge, Registry};
 
-/// Bytes of a collector's answer that are read. A longer one ends there, and is then not understood.
+/// Bytes of a collector's answer that are read. A longer one ends there, and is then not
+/// understood.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 /// Where spans go, and which.
