@@ -159,10 +159,11 @@ impl BenchArgs {
             Scenario::Outbox(OutboxBenchArgs { write, .. })
             | Scenario::Intake(IntakeBenchArgs { write, .. }) => (Some(write.measured), None),
             Scenario::Resume(args) => {
-                if args.paused_topic == self.common.topic || self.common.topics > 1 {
-                    return Err(
-                        "--paused-topic: expected another one than the one --topic".to_owned()
-                    );
+                if args.paused_topic == self.common.topic {
+                    return Err("--paused-topic must not be the topic of --topic".to_owned());
+                }
+                if self.common.topics > 1 {
+                    return Err("--topics: the load beside the resume takes one topic".to_owned());
                 }
                 (Some(args.measured), Some(&args.steady))
             }

@@ -8,6 +8,7 @@ use az::SaturatingAs as _;
 use bytes::Bytes;
 use hyper::Method;
 
+use super::check_plain;
 use crate::bench::load::flow::{self, NextStep};
 use crate::bench::load::rest::{RestTarget, json, told};
 use crate::bench::results::report::BenchReport;
@@ -38,7 +39,8 @@ struct Release {
 /// it, and `rest` to the other topic.
 ///
 /// # Errors
-/// Returns the reason as text when the scenario cannot be run.
+/// Returns the reason as text when the paused topic has a policy or is paused already, or the
+/// scenario cannot be run.
 pub async fn resume(
     setup: &Setup,
     plan: &ResumePlan,
@@ -46,6 +48,7 @@ pub async fn resume(
 ) -> Result<BenchReport, String> {
     let of_paused = Setup { topics: vec![plan.paused_topic.clone()], ..setup.clone() };
     let held = BenchRun::start(&of_paused, "paused topic").await?;
+    check_plain(rest, &plan.paused_topic).await?;
     set_paused(rest, plan, "pause").await?;
     let measured = measure(setup, plan, &held, (rest, paused)).await;
     // Also after a failure: the topic must not stay paused.

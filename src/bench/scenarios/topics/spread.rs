@@ -6,6 +6,7 @@ use az::SaturatingAs as _;
 use bytes::Bytes;
 use hyper::Method;
 
+use super::check_plain;
 use crate::bench::load::rest::{RestTarget, json, told};
 use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, ratio};
@@ -31,7 +32,8 @@ pub struct SpreadPlan {
 /// last record. Takes the policy away again.
 ///
 /// # Errors
-/// Returns the reason as text when the topic has a policy, or the scenario cannot be run.
+/// Returns the reason as text when the topic has a policy or is paused, or the scenario cannot be
+/// run.
 pub async fn spread(
     setup: &Setup,
     plan: &SpreadPlan,
@@ -39,9 +41,7 @@ pub async fn spread(
 ) -> Result<BenchReport, String> {
     let run = BenchRun::start(setup, "spread").await?;
     let policy = json(&serde_json::json!({ "spread": format!("{}ms", millis(plan.spread)) }))?;
-    if policy_call(plan, rest, Method::GET, Bytes::new()).await.is_ok() {
-        return Err(format!("{} has a policy: choose another topic", plan.topic));
-    }
+    check_plain(rest, &plan.topic).await?;
     policy_call(plan, rest, Method::PUT, policy).await?;
     let measured = measure(&run, plan, rest).await;
     // Also after a failure: the policy must not stay.
