@@ -297,7 +297,7 @@ pub async fn start(
         tasks.stopping.clone(),
     );
     tasks.spawn("answers", lane.run());
-    let answers = Answers::new(&core.shared, &names, &look_up, queue);
+    let answers = Answers::new(&core.shared, &names, (&look_up, LOOK_UPS_MAX), queue);
     let submitter = Submitter {
         shared: Arc::clone(&core.shared),
         delay_max: settings.delay_max,
@@ -308,7 +308,7 @@ pub async fn start(
         bulletin: core.membership.bulletin(),
         draining: tasks.draining.clone(),
     };
-    let replacer = Replacer::new(&core.shared, replaces);
+    let replacer = Replacer::new(&core.shared, replaces, REPLACES_MAX);
     let reporter = Reporter {
         shared: Arc::clone(&core.shared),
         backlog,

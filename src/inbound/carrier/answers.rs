@@ -110,7 +110,7 @@ impl Carrier {
                 Ok(InboundAnswers { are_stored: false, mut answers }) => {
                     let by = target.principal();
                     let answered = answers.remove(&call.first);
-                    let heard = steps::heard(&self.look_up, (&call, by), answered).await;
+                    let heard = steps::heard(&self.look_up, None, (&call, by), answered).await;
                     match heard.map_err(stop_of_unavailable)? {
                         Some(heard) => {
                             return self.verdict(precondition, (item, is_id), heard, carried).await;

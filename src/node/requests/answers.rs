@@ -11,7 +11,6 @@ use futures_util::{StreamExt as _, stream};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use self::steps::Judgement;
 use super::connections::KeptConnection;
 use super::moving;
 use super::pieces::Pieces;
@@ -48,9 +47,6 @@ const GATHERED_ENOUGH: usize = 32;
 /// Maximum number of look-ups for the calls of a request. A call that changes nothing is answered
 /// by one.
 const LOOK_UPS_AT_ONCE: usize = 16;
-/// Maximum number of look-ups for all such calls of a principal. It equals the number of
-/// connections for look-ups, so the queue for them holds few of one principal.
-const LOOK_UPS_OF_PRINCIPAL_MAX: usize = 4;
 
 type Reply = Result<Option<Answered>, Unavailable>;
 
@@ -76,14 +72,16 @@ pub struct Answers {
 pub struct AnswerQueue(mpsc::Sender<AnswerRequest>);
 
 impl Answers {
+    /// A principal has at most `look_ups_max` look-ups at a time: as many as there are connections,
+    /// so the queue for the connections holds few of one principal.
     pub fn new(
         shared: &Arc<NodeShared>,
         names: &Arc<Names>,
-        look_up: &Arc<LookUp>,
+        (look_up, look_ups_max): (&Arc<LookUp>, usize),
         queue: AnswerQueue,
     ) -> Self {
         let (shared, names, look_up) = (Arc::clone(shared), Arc::clone(names), Arc::clone(look_up));
-        Self { shared, names, look_up, queue, turns: Turns::new(LOOK_UPS_OF_PRINCIPAL_MAX) }
+        Self { shared, names, look_up, queue, turns: Turns::new(look_ups_max) }
     }
 
     /// Takes answers. The results are in their order.
@@ -161,17 +159,8 @@ impl Answers {
                     reason: "the node stopped while taking the answer".to_owned(),
                 })
             })?;
-            let heard = match steps::judge(&by, answered) {
-                Judgement::Heard(heard) => Some(heard),
-                Judgement::Between => None,
-                Judgement::Look(verdict) => {
-                    let Some(_turn) = self.turns.take(&by).await else {
-                        return Err(Unavailable::Busy { limit: "look_ups_share" });
-                    };
-                    steps::look(&self.look_up, &call, verdict).await?
-                }
-            };
-            if let Some(heard) = heard {
+            let turns = Some(&self.turns);
+            if let Some(heard) = steps::heard(&self.look_up, turns, (&call, &by), answered).await? {
                 return Ok(heard);
             }
             if round == ROUNDS_MAX {

@@ -29,9 +29,6 @@ use crate::postgres::tasks::replace::{Replacement, Replaces};
 /// The maximum number of tries when other requests replace the same name, or the call gives way to
 /// them.
 const TRIES_MAX: usize = 10;
-/// Maximum number of changes of one principal at a time. It equals the number of connections for
-/// them, so the queue for the connections holds few of one principal.
-const CHANGES_OF_PRINCIPAL_MAX: usize = 4;
 /// Maximum number of changes of one name or task at a time. Each locks the same row, and would hold
 /// a connection while it waits for the one before.
 const CHANGES_OF_TASK_MAX: usize = 1;
@@ -64,12 +61,14 @@ pub enum NameFinding {
 }
 
 impl Replacer {
-    pub fn new(shared: &Arc<NodeShared>, replaces: Arc<Replaces>) -> Self {
+    /// A principal has at most `changes_max` changes at a time: as many as there are connections, so
+    /// the queue for the connections holds few of one principal.
+    pub fn new(shared: &Arc<NodeShared>, replaces: Arc<Replaces>, changes_max: usize) -> Self {
         Self {
             shared: Arc::clone(shared),
             replaces,
             turns_of_task: Turns::new(CHANGES_OF_TASK_MAX),
-            turns_of_principal: Turns::new(CHANGES_OF_PRINCIPAL_MAX),
+            turns_of_principal: Turns::new(changes_max),
         }
     }
 

@@ -6,6 +6,7 @@ use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::{Due, Unavailable};
 use crate::node::requests::postgres_failures::unavailable_of_look;
 use crate::node::shared::NodeShared;
+use crate::postgres::connection::turns::Turns;
 use crate::postgres::tasks::answers::{AnswerCall, AnswerTerms, Answered, GROUP_MAX};
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::Names;
@@ -47,52 +48,33 @@ async fn pending(look_up: &LookUp, id: TaskId) -> Result<Option<TaskId>, Unavail
     Ok(view.filter(TaskView::is_pending).map(|view| view.id))
 }
 
-/// The judgement on a call, as far as its statement tells it.
-#[derive(Debug)]
-pub enum Judgement {
-    Heard(Heard),
-    /// The task was between two places. The call is to be repeated.
-    Between,
-    /// A look-up tells, given this verdict of the statement.
-    Look(Option<Verdict>),
-}
-
-/// Judges a call of `by` by what its statement has returned.
-pub fn judge(by: &PrincipalName, answered: Option<Answered>) -> Judgement {
-    match answered {
-        Some(Answered { verdict: Verdict::Busy, .. }) => Judgement::Between,
+/// Returns the verdict on a call of `by`. `None`: the task was between two places. A look-up, if one
+/// is needed, waits for its turn among `turns`.
+pub async fn heard(
+    look_up: &LookUp,
+    turns: Option<&Turns<PrincipalName>>,
+    (call, by): (&AnswerCall, &PrincipalName),
+    answered: Option<Answered>,
+) -> Result<Option<Heard>, Unavailable> {
+    let verdict = match answered {
+        Some(Answered { verdict: Verdict::Busy, .. }) => return Ok(None),
         Some(Answered { verdict, view: Some(mut view), .. }) => {
             let finished = view.tracked.as_mut().and_then(|view| view.finished.as_mut());
             if let Some(finished) = finished.filter(|_finished| !by.is_anonymous()) {
                 finished.by = Some(by.clone());
             }
-            Judgement::Heard(Heard::Tracked(verdict, view))
+            return Ok(Some(Heard::Tracked(verdict, view)));
         }
-        Some(Answered { verdict, view: None, .. }) => Judgement::Look(Some(verdict)),
-        None => Judgement::Look(None),
-    }
-}
-
-/// Returns the verdict on a call of `by`. `None`: the task was between two places.
-pub async fn heard(
-    look_up: &LookUp,
-    (call, by): (&AnswerCall, &PrincipalName),
-    answered: Option<Answered>,
-) -> Result<Option<Heard>, Unavailable> {
-    match judge(by, answered) {
-        Judgement::Heard(heard) => Ok(Some(heard)),
-        Judgement::Between => Ok(None),
-        Judgement::Look(verdict) => look(look_up, call, verdict).await,
-    }
-}
-
-/// Looks up the task of a call that its statement did not decide. `None`: the task was between two
-/// places.
-pub async fn look(
-    look_up: &LookUp,
-    call: &AnswerCall,
-    verdict: Option<Verdict>,
-) -> Result<Option<Heard>, Unavailable> {
+        Some(Answered { verdict, view: None, .. }) => Some(verdict),
+        None => None,
+    };
+    let _turn = match turns {
+        Some(turns) => {
+            let turn = turns.take(by).await;
+            Some(turn.ok_or(Unavailable::Busy { limit: "look_ups_share" })?)
+        }
+        None => None,
+    };
     let view = look_up.task(call.first).await;
     let Some(view) = view.map_err(|error| unavailable_of_look(&error))? else {
         return Ok(Some(Heard::NotFound));
