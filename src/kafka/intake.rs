@@ -6,6 +6,7 @@
 
 pub(super) mod appender;
 pub(super) mod rejects;
+pub(super) mod stalls;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -26,13 +27,13 @@ use rdkafka::{Offset, Timestamp as RecordTime, TopicPartitionList};
 use thiserror::Error;
 use tokio::sync::Notify;
 
+use self::stalls::{DEADLINE, Places, StallWatch, TopicLook};
 use super::context::tells_of_a_lost_leader;
 use super::{ClientError, KafkaSettings};
+use crate::clock;
 use crate::domain::task::intake_record::{IntakeHeaders, IntakeRecord};
 use crate::domain::{Timestamp, TopicName};
 
-/// The deadline of one question to Kafka.
-const DEADLINE: Duration = Duration::from_secs(3);
 /// KiB and records of one partition that the client keeps ready. A fetch that was begun before is
 /// kept, too.
 const QUEUED_KIB_MAX: &str = "4096";
@@ -67,6 +68,7 @@ pub struct IntakeReader {
     topic: TopicName,
     queues: BTreeMap<i32, PartitionQueue<IntakeContext>>,
     wake: Arc<Notify>,
+    watch: StallWatch,
     properties: u64,
 }
 
@@ -98,6 +100,7 @@ impl IntakeReader {
         let context = IntakeContext {
             topic: topic.clone(),
             ends: Mutex::default(),
+            places: Mutex::default(),
             is_stuck: AtomicBool::new(false),
         };
         let create = |source| ClientError::Create { what: "Kafka consumer", source };
@@ -107,6 +110,7 @@ impl IntakeReader {
             topic: topic.clone(),
             queues: BTreeMap::new(),
             wake: Arc::default(),
+            watch: StallWatch::default(),
             properties,
         })
     }
@@ -221,19 +225,28 @@ impl IntakeReader {
         self.consumer.context().ends.lock().clone()
     }
 
-    /// Returns the number of partitions. `None` when there is no such topic.
-    pub async fn partition_count(&self) -> Result<Option<i32>, IntakeError> {
-        let topic = self.topic.clone();
+    /// Returns the number of partitions, or `None` when there is no such topic. Finds out, too,
+    /// whether the client still reads the partitions that it was given: see [`Self::is_outdated`].
+    pub async fn look(&mut self) -> Result<Option<i32>, IntakeError> {
+        let (topic, partitions) = (self.topic.clone(), self.queues.keys().copied().collect());
         let ask = move |consumer: &BaseConsumer<IntakeContext>| {
-            let metadata = consumer.fetch_metadata(Some(topic.as_str()), DEADLINE)?;
-            let Some(found) = metadata.topics().first() else { return Ok(None) };
-            match found.error().map(Code::from) {
-                None => Ok(i32::try_from(found.partitions().len()).ok()),
-                Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Ok(None),
-                Some(code) => Err(KafkaError::MetadataFetch(code)),
+            let partitions: Vec<i32> = partitions;
+            TopicLook::ask(consumer, &topic, &partitions)
+        };
+        let look = match self.ask(ask).await {
+            Ok(look) => look,
+            Err(error) => {
+                self.watch.clear();
+                return Err(error);
             }
         };
-        self.ask(ask).await
+        let context = self.consumer.context();
+        let now = clock::monotonic();
+        if let Some(stall) = self.watch.see(look.ends.as_ref(), &context.places.lock(), now) {
+            context.is_stuck.store(true, Ordering::Relaxed);
+            tracing::warn!(topic = %self.topic, %stall, "replacing the reader of an intake topic");
+        }
+        Ok(look.partition_count)
     }
 
     pub async fn bounds(&self, partition: i32) -> Result<LogBounds, IntakeError> {
@@ -325,6 +338,8 @@ struct IntakeContext {
     topic: TopicName,
     /// The ends of the partitions, from the statistics.
     ends: Mutex<HashMap<i32, i64>>,
+    /// The places of the client, from the statistics.
+    places: Mutex<Places>,
     /// Set when librdkafka has lost track of a partition for good, or given a record to nobody.
     is_stuck: AtomicBool,
 }
@@ -343,6 +358,7 @@ impl ClientContext for IntakeContext {
     }
 
     fn stats(&self, statistics: Statistics) {
+        *self.places.lock() = Places::new(&statistics, &self.topic, clock::monotonic());
         let Some(topic) = statistics.topics.get(self.topic.as_str()) else { return };
         let known = topic.partitions.iter().filter(|(_, partition)| partition.ls_offset >= 0);
         *self.ends.lock() =

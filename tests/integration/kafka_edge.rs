@@ -2,14 +2,18 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use punctual::domain::{Failure, Headers, TopicName};
 use punctual::kafka::{
     DeliveryFailure, DeliveryOutcome, Hooks, IntakeReader, LookUpError, Mode, Producer,
     ReadFailure, SendError, TopicCompression, TopicFacts,
 };
+use rdkafka::ClientConfig;
 use rdkafka::message::{Headers as _, Message, Timestamp as RecordTime};
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use crate::kafka_support::{
     Edge, Is as _, NOW, Parts, batch, bootstrap, consume, create, delete, outcomes, plain_batch,
@@ -359,7 +363,7 @@ async fn each_partition_tells_of_an_offset_that_its_log_does_not_have() {
     let bootstrap = bootstrap();
     let topic = topic(&bootstrap, "edge-offsets", PARTITIONS, &[]).await;
     let mut reader = IntakeReader::new(&settings(&bootstrap, &[]), &topic).unwrap();
-    assert_eq!(reader.partition_count().await, Ok(Some(PARTITIONS)));
+    assert_eq!(reader.look().await, Ok(Some(PARTITIONS)));
     reader.assign(&(0..PARTITIONS).map(|partition| (partition, 5)).collect()).unwrap();
     let mut silent: BTreeSet<i32> = (0..PARTITIONS).collect();
     eventually("all partitions tell of it", Duration::from_secs(120), async || {
@@ -398,4 +402,71 @@ async fn a_partition_of_a_topic_that_is_made_anew_has_its_queue_again() {
     })
     .await;
     reader.close().await;
+}
+
+/// The broker of one reader refuses each fetch, and answers all else. So that reader stands still
+/// before the end of its log. The end of the other one's log has no records.
+#[tokio::test]
+async fn a_reader_that_stands_still_before_the_end_of_a_log_is_outdated_and_an_idle_one_is_not() {
+    const DEADLINE: Duration = Duration::from_secs(60);
+    let real = bootstrap();
+    let topic = topic(&real, "edge-stalled", 2, &[]).await;
+    let refusing = MockCluster::new(1).unwrap();
+    refusing.create_topic(topic.as_str(), 2, 1).unwrap();
+    refusing.request_errors(
+        RDKafkaApiKey::Fetch,
+        &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_KAFKA_STORAGE_ERROR; 1000],
+    );
+    let [plain, refused] =
+        [real.clone(), refusing.bootstrap_servers()].map(|servers| settings(&servers, &[]));
+    let mut readers = Vec::new();
+    for settings in [&plain, &refused] {
+        let mut edge = Edge::new(settings, Mode::Together);
+        edge.send(&plain_batch(&topic, 3, 100));
+        edge.outcomes(3).await;
+        let mut reader = IntakeReader::new(settings, &topic).unwrap();
+        reader.assign(&[(0, 0), (1, 0)].into()).unwrap();
+        readers.push((reader, VecDeque::new()));
+    }
+    append_and_abort(&real, &topic).await;
+
+    let began = Instant::now();
+    eventually("the reader is outdated", DEADLINE, async || {
+        for (reader, taken) in &mut readers {
+            assert_eq!(reader.look().await, Ok(Some(2)));
+            for partition in [0, 1] {
+                assert_eq!(reader.take(partition, taken, (100, 1 << 20)), Ok(()));
+            }
+        }
+        readers[1].0.is_outdated(&refused)
+    })
+    .await;
+    assert!(began.elapsed() >= Duration::from_secs(20), "slow is not stalled");
+    assert!(!readers[0].0.is_outdated(&plain), "an idle reader is not stalled");
+    assert_eq!(readers.iter().map(|(_, taken)| taken.len()).collect::<Vec<_>>(), [3, 0]);
+    for (reader, _) in readers {
+        reader.close().await;
+    }
+}
+
+/// Appends to all partitions, in a transaction that is aborted.
+async fn append_and_abort(bootstrap: &str, topic: &TopicName) {
+    const DEADLINE: Duration = Duration::from_secs(30);
+    let (bootstrap, topic) = (bootstrap.to_owned(), topic.clone());
+    let append = move || {
+        let producer: BaseProducer = ClientConfig::new()
+            .set("bootstrap.servers", &bootstrap)
+            .set("transactional.id", topic.as_str())
+            .create()
+            .unwrap();
+        producer.init_transactions(DEADLINE).unwrap();
+        producer.begin_transaction().unwrap();
+        for partition in [0, 1] {
+            let record = BaseRecord::<(), str>::to(topic.as_str()).partition(partition);
+            producer.send(record.payload("aborted")).map_err(|(error, _)| error).unwrap();
+        }
+        producer.flush(DEADLINE).unwrap();
+        producer.abort_transaction(DEADLINE).unwrap();
+    };
+    tokio::task::spawn_blocking(append).await.unwrap();
 }

@@ -258,10 +258,11 @@ impl IntakeKeeper {
         let now = clock::monotonic();
         let is_time = self.looked_at.is_none_or(|at| now.since(at) >= LOOK_INTERVAL);
         let is_moved = self.bulletin.has_changed().unwrap_or(false);
-        if !is_time && !is_moved && !self.is_stale && !self.is_unassigned {
+        let is_outdated = self.reader.as_ref().is_none_or(|reader| reader.is_outdated(&self.kafka));
+        if !is_time && !is_moved && !is_outdated && !self.is_stale && !self.is_unassigned {
             return Ok(());
         }
-        if self.reader.as_ref().is_none_or(|reader| reader.is_outdated(&self.kafka)) {
+        if is_outdated {
             let made = IntakeReader::new(&self.kafka, &self.topic);
             let made = made.map_err(|error| Stop::later(chain(&error)))?;
             if let Some(former) = self.reader.replace(made) {
@@ -292,8 +293,8 @@ impl IntakeKeeper {
     }
 
     async fn count_partitions(&mut self) -> Result<i32, Stop> {
-        let Some(reader) = &self.reader else { return Ok(self.partition_count) };
-        match reader.partition_count().await {
+        let Some(reader) = &mut self.reader else { return Ok(self.partition_count) };
+        match reader.look().await {
             Ok(Some(count)) => Ok(count),
             Ok(None) => {
                 self.missing_looks = self.missing_looks.saturating_add(1);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, Rebalance, StreamConsumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
+use rdkafka::statistics::Statistics;
 use thiserror::Error;
 
 use crate::clock;
@@ -20,6 +22,7 @@ use crate::domain::topic::group::ConsumerGroup;
 use crate::domain::{Monotonic, TaskId, Timestamp, TopicName};
 use crate::kafka::context::tells_of_a_lost_leader;
 use crate::kafka::intake::record_of;
+use crate::kafka::intake::stalls::{Places, Stall, StallWatch, TopicLook};
 use crate::kafka::producer::{ATTEMPT, ATTEMPTS_MAX, DEAD_REASON, DUE_AT, TASK_ID, TTR_MS};
 use crate::kafka::{ClientError, KafkaSettings};
 
@@ -29,6 +32,9 @@ const QUEUED_KIB_MAX: &str = "1024";
 const SESSION_TIMEOUT_MS: &str = "10000";
 /// The interval of commits of the offsets that were stored. The end of a member commits, too.
 const COMMIT_INTERVAL_MS: &str = "1000";
+/// The interval of the client's statistics, and of the looks for a stall.
+const STATISTICS_INTERVAL_MS: &str = "5000";
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// The maximum wait for a member to leave its group.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -92,7 +98,7 @@ impl AttemptHeaders {
 
 /// A member of a consumer group that reads one topic. New groups begin at the first record.
 pub struct GroupMember {
-    consumer: StreamConsumer<GroupContext>,
+    consumer: Arc<StreamConsumer<GroupContext>>,
     topic: TopicName,
     properties: u64,
 }
@@ -126,10 +132,12 @@ impl GroupMember {
             .set("enable.auto.offset.store", "false")
             .set("auto.offset.reset", "earliest")
             .set("isolation.level", "read_committed")
-            .set("queued.max.messages.kbytes", QUEUED_KIB_MAX);
+            .set("queued.max.messages.kbytes", QUEUED_KIB_MAX)
+            .set("statistics.interval.ms", STATISTICS_INTERVAL_MS);
         let context = GroupContext {
             topic: topic.clone(),
             assignments: Mutex::default(),
+            places: Mutex::default(),
             count: AtomicU64::new(0),
             is_stuck: AtomicBool::new(false),
         };
@@ -137,7 +145,7 @@ impl GroupMember {
         let consumer: StreamConsumer<GroupContext> =
             config.create_with_context(context).map_err(create)?;
         consumer.subscribe(&[topic.as_str()]).map_err(create)?;
-        Ok(Self { consumer, topic: topic.clone(), properties })
+        Ok(Self { consumer: Arc::new(consumer), topic: topic.clone(), properties })
     }
 
     /// Returns true when another member must take the place of this one: the operator's properties
@@ -204,8 +212,32 @@ impl GroupMember {
         }
     }
 
-    /// Leaves the group and commits, away from the async threads.
-    pub async fn leave(self) {
+    /// Returns when the member has stopped reading one of its partitions. Another member must take
+    /// its place.
+    pub async fn stalled(&self) -> Stall {
+        let mut watch = StallWatch::default();
+        loop {
+            clock::sleep(LOOK_INTERVAL).await;
+            let partitions = self.consumer.context().assignments.lock().keys().copied().collect();
+            let (consumer, topic) = (Arc::clone(&self.consumer), self.topic.clone());
+            let ask = move || {
+                let partitions: Vec<i32> = partitions;
+                TopicLook::ask(&*consumer, &topic, &partitions)
+            };
+            let Ok(Ok(look)) = tokio::task::spawn_blocking(ask).await else {
+                watch.clear();
+                continue;
+            };
+            let places = self.consumer.context().places.lock();
+            if let Some(stall) = watch.see(look.ends.as_ref(), &places, clock::monotonic()) {
+                return stall;
+            }
+        }
+    }
+
+    /// Leaves the group and commits, away from the async threads. A question to Kafka that is under
+    /// way ends first.
+    pub async fn leave(self: Arc<Self>) {
         let topic = self.topic.clone();
         let leaving = tokio::task::spawn_blocking(move || drop(self));
         match tokio::time::timeout(LEAVE_DEADLINE, leaving).await {
@@ -234,6 +266,8 @@ fn is_refusal(error: &KafkaError) -> bool {
 struct GroupContext {
     topic: TopicName,
     assignments: Mutex<HashMap<i32, Assignment>>,
+    /// The places of the client, from the statistics.
+    places: Mutex<Places>,
     count: AtomicU64,
     /// Set when librdkafka has lost track of a partition for good.
     is_stuck: AtomicBool,
@@ -250,6 +284,10 @@ impl ClientContext for GroupContext {
 
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(target: "librdkafka", topic = %self.topic, reason, "{error}");
+    }
+
+    fn stats(&self, statistics: Statistics) {
+        *self.places.lock() = Places::new(&statistics, &self.topic, clock::monotonic());
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reads a topic for one consumer group, and gives its tasks to the calls that wait.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,7 +67,7 @@ struct ReadRecord {
 #[derive(Debug)]
 pub(super) struct GroupReader {
     key: Key,
-    member: GroupMember,
+    member: Arc<GroupMember>,
     parts: ReaderParts,
     waiters: VecDeque<Waiter>,
     /// Records that no call has got yet, in the order in which they were read.
@@ -101,7 +102,7 @@ impl GroupReader {
     fn new(key: Key, member: GroupMember, parts: ReaderParts) -> Self {
         Self {
             key,
-            member,
+            member: Arc::new(member),
             parts,
             waiters: VecDeque::new(),
             ready: VecDeque::new(),
@@ -111,11 +112,13 @@ impl GroupReader {
     }
 
     /// Serves calls until none has come for a while, Kafka refuses to give records, the login to
-    /// Kafka has changed, or the node drains. Calls that wait then get the refusal or no task, and
+    /// Kafka has changed, the member stalls, or the node drains. Calls that wait then get the refusal or no task, and
     /// the next one makes another reader: Kafka tells each member of a refusal once.
     async fn run(mut self, mut calls: mpsc::Receiver<Waiter>) -> Result<(), TaskFailure> {
         let _counted = CountGuard::new(&self.parts.metrics.groups, 1);
         let draining = self.parts.draining.clone();
+        let watched = Arc::clone(&self.member);
+        let mut stalled = pin!(async move { watched.stalled().await });
         loop {
             self.give();
             if self.member.is_outdated(&self.parts.kafka) {
@@ -139,6 +142,11 @@ impl GroupReader {
                         self.refuse(&refusal);
                         break;
                     }
+                }
+                stall = &mut stalled => {
+                    let (topic, group) = &self.key;
+                    tracing::warn!(%topic, %group, %stall, "leaving a consumer group to join anew");
+                    break;
                 }
                 () = clock::sleep(wake.since(now)) => {}
                 () = draining.cancelled() => break,

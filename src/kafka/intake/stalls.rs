@@ -1,0 +1,234 @@
+//! Finds a client that has stopped reading a partition.
+//!
+//! After a broker was away, librdkafka (2.12 at least) may never fetch from a partition again,
+//! without an error or a log line (its issue 5153). Another client must take its place. The sign:
+//! the log has records behind the place of the client, the client has none ready, and its place
+//! stays the same. Or the client cannot ask for the end of the log, although it gets metadata.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::time::Duration;
+
+use rdkafka::consumer::{Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::statistics::Statistics;
+use rdkafka::{Offset, TopicPartitionList};
+
+use crate::domain::{Monotonic, TopicName};
+
+/// The deadline of each of the two questions to Kafka.
+pub const DEADLINE: Duration = Duration::from_secs(3);
+/// How long a client may stand still. A broker holds back the answers to a client over its quota
+/// for as long as it measures, which is 11 s by default.
+const STANDS_MAX: Duration = Duration::from_secs(20);
+/// Older places are not used: nobody serves the client, or the node was frozen.
+const PLACE_AGE_MAX: Duration = Duration::from_secs(10);
+
+/// The answers of Kafka about a topic.
+#[derive(Debug)]
+pub struct TopicLook {
+    /// `None` when there is no such topic.
+    pub partition_count: Option<i32>,
+    /// The ends of the partitions that were asked for and have a leader: the offset after the last
+    /// record that a consumer may read. `None` without an answer.
+    pub ends: Option<HashMap<i32, i64>>,
+}
+
+impl TopicLook {
+    /// Asks Kafka about a topic, and about the ends of some of its partitions. Blocks for twice
+    /// [`DEADLINE`] at most.
+    ///
+    /// # Errors
+    /// When Kafka does not answer the first question.
+    pub fn ask<C: ConsumerContext>(
+        consumer: &impl Consumer<C>,
+        topic: &TopicName,
+        partitions: &[i32],
+    ) -> Result<Self, KafkaError> {
+        let metadata = consumer.fetch_metadata(Some(topic.as_str()), DEADLINE)?;
+        let found = metadata.topics().first();
+        let found = match found.map(|found| (found, found.error().map(Code::from))) {
+            None | Some((_, Some(Code::UnknownTopicOrPartition | Code::UnknownTopic))) => {
+                return Ok(Self { partition_count: None, ends: None });
+            }
+            Some((_, Some(code))) => return Err(KafkaError::MetadataFetch(code)),
+            Some((found, None)) => found.partitions(),
+        };
+        let led = found.iter().filter(|partition| partition.leader() >= 0);
+        let led = led.map(rdkafka::metadata::MetadataPartition::id);
+        let led: Vec<i32> = led.filter(|number| partitions.contains(number)).collect();
+        let ends = ends(consumer, topic, &led);
+        if let Err(error) = &ends {
+            tracing::debug!(%topic, %error, "ask for the ends of partitions");
+        }
+        Ok(Self { partition_count: i32::try_from(found.len()).ok(), ends: ends.ok() })
+    }
+}
+
+fn ends<C: ConsumerContext>(
+    consumer: &impl Consumer<C>,
+    topic: &TopicName,
+    partitions: &[i32],
+) -> Result<HashMap<i32, i64>, KafkaError> {
+    if partitions.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let mut list = TopicPartitionList::new();
+    for partition in partitions {
+        list.add_partition_offset(topic.as_str(), *partition, Offset::End)?;
+    }
+    let found = consumer.offsets_for_times(list, DEADLINE)?;
+    let end_of = |element: &rdkafka::topic_partition_list::TopicPartitionListElem<'_>| {
+        element.error().ok()?;
+        Some((element.partition(), element.offset().to_raw().filter(|offset| *offset >= 0)?))
+    };
+    Ok(found.elements().iter().filter_map(end_of).collect())
+}
+
+/// The places of a client in the partitions of which it has no records ready, as of its last
+/// statistics.
+#[derive(Debug, Default)]
+pub struct Places {
+    at: Monotonic,
+    next: HashMap<i32, i64>,
+}
+
+impl Places {
+    pub fn new(statistics: &Statistics, topic: &TopicName, at: Monotonic) -> Self {
+        let all = statistics.topics.get(topic.as_str()).into_iter();
+        let all = all.flat_map(|topic| &topic.partitions);
+        let waiting = all.filter(|(_, partition)| partition.fetchq_cnt == 0);
+        let next = waiting.map(|(number, partition)| (*number, partition.next_offset)).collect();
+        Self { at, next }
+    }
+}
+
+/// The reason why another client must take the place of one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stall {
+    /// The client does not read this partition any more.
+    Partition(i32),
+    /// The client does not reach the leaders of its partitions.
+    Leaders,
+}
+
+impl fmt::Display for Stall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Partition(number) => write!(f, "it reads no records of partition {number}"),
+            Self::Leaders => f.write_str("it does not reach the leaders of its partitions"),
+        }
+    }
+}
+
+/// Watches one client.
+#[derive(Debug, Default)]
+pub struct StallWatch {
+    /// The partitions with records behind the place of the client: the place, and since when it
+    /// has been seen there.
+    standing: BTreeMap<i32, (i64, Monotonic)>,
+    unanswered_since: Option<Monotonic>,
+}
+
+impl StallWatch {
+    /// Forgets what was seen: Kafka does not answer.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Compares the ends of the client's partitions, as of now, with its places. Returns a stall
+    /// that has lasted for 20 s.
+    pub fn see(
+        &mut self,
+        ends: Option<&HashMap<i32, i64>>,
+        places: &Places,
+        now: Monotonic,
+    ) -> Option<Stall> {
+        let lasts = |since: Monotonic| now.since(since) >= STANDS_MAX;
+        let Some(ends) = ends else {
+            self.standing.clear();
+            let since = *self.unanswered_since.get_or_insert(now);
+            return lasts(since).then_some(Stall::Leaders);
+        };
+        self.unanswered_since = None;
+        if now.since(places.at) > PLACE_AGE_MAX {
+            self.standing.clear();
+            return None;
+        }
+        let place_of = |(number, end): (&i32, &i64)| {
+            let next = *places.next.get(number).filter(|next| *next < end)?;
+            let before = self.standing.get(number).filter(|(before, _)| *before == next);
+            Some((*number, (next, before.map_or(now, |(_, since)| *since))))
+        };
+        self.standing = ends.iter().filter_map(place_of).collect();
+        let stalled = self.standing.iter().find(|(_, (_, since))| lasts(*since));
+        stalled.map(|(number, _)| Stall::Partition(*number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Monotonic {
+        Monotonic::from_start(Duration::from_secs(1000 + seconds))
+    }
+
+    fn places(seconds: u64, next: &[(i32, i64)]) -> Places {
+        Places { at: at(seconds), next: next.iter().copied().collect() }
+    }
+
+    /// Sees the ends and places at one second after another.
+    fn seen(looks: &[(u64, &[(i32, i64)], &[(i32, i64)])]) -> Vec<Option<Stall>> {
+        let mut watch = StallWatch::default();
+        let see = |(second, ends, next): &(u64, &[(i32, i64)], &[(i32, i64)])| {
+            let ends = ends.iter().copied().collect();
+            watch.see(Some(&ends), &places(*second, next), at(*second))
+        };
+        looks.iter().map(see).collect()
+    }
+
+    #[test]
+    fn a_client_that_stands_still_before_the_end_of_the_log_is_stalled_after_20_seconds() {
+        let looks: [(u64, &[(i32, i64)], &[(i32, i64)]); 4] = [
+            (0, &[(0, 9), (1, 7)], &[(0, 9), (1, 5)]),
+            (5, &[(0, 9), (1, 8)], &[(0, 9), (1, 5)]),
+            (19, &[(0, 9), (1, 8)], &[(0, 9), (1, 5)]),
+            (20, &[(0, 9), (1, 8)], &[(0, 9), (1, 5)]),
+        ];
+        assert_eq!(seen(&looks), [None, None, None, Some(Stall::Partition(1))]);
+    }
+
+    #[test]
+    fn a_client_that_goes_on_or_is_at_the_end_or_has_records_ready_is_not_stalled() {
+        let goes_on: [(u64, &[(i32, i64)], &[(i32, i64)]); 3] =
+            [(0, &[(0, 9)], &[(0, 5)]), (15, &[(0, 90)], &[(0, 6)]), (30, &[(0, 90)], &[(0, 7)])];
+        assert_eq!(seen(&goes_on), [None; 3]);
+        let is_at_the_end: [(u64, &[(i32, i64)], &[(i32, i64)]); 3] =
+            [(0, &[(0, 9)], &[(0, 5)]), (15, &[(0, 5)], &[(0, 5)]), (30, &[(0, 9)], &[(0, 5)])];
+        assert_eq!(seen(&is_at_the_end), [None; 3]);
+        let has_records_ready: [(u64, &[(i32, i64)], &[(i32, i64)]); 3] =
+            [(0, &[(0, 9)], &[(0, 5)]), (15, &[(0, 9)], &[]), (30, &[(0, 9)], &[(0, 5)])];
+        assert_eq!(seen(&has_records_ready), [None; 3]);
+    }
+
+    #[test]
+    fn a_client_that_nobody_serves_is_not_stalled() {
+        let mut watch = StallWatch::default();
+        let ends = HashMap::from([(0, 9)]);
+        for second in [0, 10, 20, 30] {
+            assert_eq!(watch.see(Some(&ends), &places(0, &[(0, 5)]), at(second)), None);
+        }
+    }
+
+    #[test]
+    fn a_client_that_gets_metadata_alone_is_stalled_and_one_without_any_answer_is_not() {
+        let mut watch = StallWatch::default();
+        let seen = [0, 19, 20].map(|second| watch.see(None, &Places::default(), at(second)));
+        assert_eq!(seen, [None, None, Some(Stall::Leaders)]);
+        watch.clear();
+        assert_eq!(watch.see(None, &Places::default(), at(21)), None);
+        assert_eq!(watch.see(Some(&HashMap::new()), &Places::default(), at(22)), None);
+        assert_eq!(watch.see(None, &Places::default(), at(41)), None);
+    }
+}
