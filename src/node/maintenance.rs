@@ -27,8 +27,8 @@ use crate::domain::leaves::{Parent, Rules};
 use crate::domain::{IdRange, Shard, Timestamp};
 use crate::error_chain::chain;
 use crate::postgres::connection::ConnectionPurpose;
-use crate::postgres::partitions::mover::Mover;
-use crate::postgres::partitions::retire::Retirer;
+use crate::postgres::partitions::mover::{Moved, Mover};
+use crate::postgres::partitions::retire::{Retired, Retirer};
 use crate::postgres::partitions::{self, Census};
 use crate::postgres::tasks::names::Names;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
@@ -311,8 +311,11 @@ impl Maintenance {
         let (census, now) = partitions::take_census(&mut self.connection, Parent::Task).await?;
         // Tasks already due are claimed from the far table itself, because their leaf may be gone.
         let end = self.rules.end_of_run(Parent::Task, &census.attached, now);
-        let moved = self.mover.round(IdRange::of_times(now, end)).await?;
+        let mut moved = Moved::default();
+        let outcome = self.mover.round_counted(IdRange::of_times(now, end), &mut moved).await;
+        // The chunks before a failed one have committed.
         self.metrics.far_moved.inc_by(moved.task_count);
+        outcome?;
         self.metrics.far_stuck.set(moved.stuck_count.saturating_as::<i64>());
         let far_count = self.mover.count().await?;
         self.metrics.far_tasks.set(far_count.saturating_as::<i64>());
@@ -400,19 +403,17 @@ async fn retire(
             clock::sleep(STEADY_POLL).await;
             continue;
         }
-        match retirer.round().await {
-            Ok(retired) => {
-                metrics.retired.get_or_create(&label(parent)).inc_by(retired.dropped_count);
-                metrics.finalized.get_or_create(&label(parent)).inc_by(retired.finalized_count);
-            }
-            Err(error) => {
-                metrics.failures.get_or_create(&label(parent)).inc();
-                tracing::warn!(
-                    table = parent.table(),
-                    error = chain(&error),
-                    "retiring partitions failed; retrying"
-                );
-            }
+        let mut retired = Retired::default();
+        let outcome = retirer.round_counted(&mut retired).await;
+        metrics.retired.get_or_create(&label(parent)).inc_by(retired.dropped_count);
+        metrics.finalized.get_or_create(&label(parent)).inc_by(retired.finalized_count);
+        if let Err(error) = outcome {
+            metrics.failures.get_or_create(&label(parent)).inc();
+            tracing::warn!(
+                table = parent.table(),
+                error = chain(&error),
+                "retiring partitions failed; retrying"
+            );
         }
         clock::sleep(rules.interval()).await;
     }

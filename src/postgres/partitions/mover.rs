@@ -61,13 +61,24 @@ impl Mover {
         Self { connection: Connection::new(settings, PURPOSE) }
     }
 
+    /// As [`Self::round_counted`], for callers that need no count of a failed round.
+    pub async fn round(&mut self, range: IdRange) -> Result<Moved, PostgresError> {
+        let mut moved = Moved::default();
+        self.round_counted(range, &mut moved).await?;
+        Ok(moved)
+    }
+
     /// Moves all tasks that are due within `range`, in due order. Leaves must be attached for the
     /// whole range. A task that cannot be moved does not stop the others. A cause that stops all of
     /// them (a full disk, a missing right, a lock on the table) becomes the error of the round
-    /// after a few attempts.
-    pub async fn round(&mut self, range: IdRange) -> Result<Moved, PostgresError> {
-        let (mut moved, mut rest, mut rows_max, mut passed_by) =
-            (Moved::default(), range, ROWS_MAX, 0);
+    /// after a few attempts. Each chunk is added to `moved` when it has committed, whatever fails
+    /// later.
+    pub async fn round_counted(
+        &mut self,
+        range: IdRange,
+        moved: &mut Moved,
+    ) -> Result<(), PostgresError> {
+        let (mut rest, mut rows_max, mut passed_by) = (range, ROWS_MAX, 0);
         while !rest.is_empty() {
             match self.move_chunk(rest, rows_max).await {
                 Ok(MovedChunk::Taken | MovedChunk::Nothing) => break,
@@ -108,7 +119,7 @@ impl Mover {
                 Err(error) => return Err(error),
             }
         }
-        Ok(moved)
+        Ok(())
     }
 
     async fn move_chunk(

@@ -65,29 +65,36 @@ impl Retirer {
         Self { parent, rules, work, detach }
     }
 
-    /// Retires all partitions that may go. This may take as long as an open transaction that has
-    /// read the table, so run it in a task of its own.
+    /// As [`Self::round_counted`], for callers that need no count of a failed round.
     pub async fn round(&mut self) -> Result<Retired, PostgresError> {
-        let retired = self.retire_all().await;
+        let mut retired = Retired::default();
+        self.round_counted(&mut retired).await?;
+        Ok(retired)
+    }
+
+    /// Retires all partitions that may go. This may take as long as an open transaction that has
+    /// read the table, so run it in a task of its own. Each partition is added to `retired` when it
+    /// is done, whatever fails later.
+    pub async fn round_counted(&mut self, retired: &mut Retired) -> Result<(), PostgresError> {
+        let outcome = self.retire_all(retired).await;
         // The lock is released explicitly: a connection that is merely closed keeps it until the
         // server notices.
-        if retired.is_ok() {
+        if outcome.is_ok() {
             self.unlock().await?;
         }
         // Rounds with work are rare, so no connections are kept between them.
         self.work.close();
         self.detach.close();
-        retired
+        outcome
     }
 
-    async fn retire_all(&mut self) -> Result<Retired, PostgresError> {
-        let mut retired = Retired::default();
+    async fn retire_all(&mut self, retired: &mut Retired) -> Result<(), PostgresError> {
         let (census, now) = take_census(&mut self.work, self.parent).await?;
         let past = self.rules.past(self.parent, &census.attached, now);
         if (past.is_empty() && census.detaching.is_empty() && census.orphans.is_empty())
             || !self.lock().await?
         {
-            return Ok(retired);
+            return Ok(());
         }
         // Another node may have retired partitions before this one got the lock.
         let (census, now) = take_census(&mut self.work, self.parent).await?;
@@ -96,18 +103,18 @@ impl Retirer {
         // end.
         let mut trouble = None;
         for &start in &census.detaching {
-            let outcome = self.finalize(self.partition(start), now, &mut retired).await;
+            let outcome = self.finalize(self.partition(start), now, retired).await;
             keep_first(&mut trouble, outcome)?;
         }
         for &start in &census.orphans {
-            let outcome = self.drop_or_keep(self.partition(start), now, &mut retired).await;
+            let outcome = self.drop_or_keep(self.partition(start), now, retired).await;
             keep_first(&mut trouble, outcome)?;
         }
         for partition in past {
-            let outcome = self.retire(partition, now, &mut retired).await;
+            let outcome = self.retire(partition, now, retired).await;
             keep_first(&mut trouble, outcome)?;
         }
-        trouble.map_or(Ok(retired), Err)
+        trouble.map_or(Ok(()), Err)
     }
 
     async fn retire(
