@@ -17,7 +17,7 @@ use crate::domain::task::outbox_row::RejectedRow;
 use crate::domain::{IdRange, Monotonic, NewTask, Record, TaskId, TaskName, Timestamp, TopicName};
 use crate::engine::placing::Destination;
 use crate::error_chain::chain;
-use crate::node::messages::Verdict;
+use crate::node::messages::CancelVerdict;
 use crate::node::messages::answers::{ConsumerCall, Target};
 use crate::node::requests::moving;
 use crate::node::requests::placing::{Placer, assign_ids, clamp};
@@ -341,9 +341,9 @@ impl Carrier {
                     return Ok(());
                 }
                 Ok(InboundCancel::Gone(entry)) => {
-                    match Verdict::of_look(self.look_up.task(entry.id).await?) {
+                    match CancelVerdict::of_look(self.look_up.task(entry.id).await?) {
                         // The task is being moved, or the name stands for another task by now.
-                        None | Some(Verdict::Replaced(_)) => moving::pause().await,
+                        None | Some(CancelVerdict::Replaced(_)) => moving::pause().await,
                         Some(_verdict) => {
                             self.note(precondition, item).await?;
                             carried.stored += 1;

@@ -151,7 +151,7 @@ impl Refusal {
 
 /// The answer to a cancel.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum CancelVerdict {
     /// No record of the task exists, or ever will.
     Cancelled(TaskView),
     /// The task was published, is on its way, or is a dead letter.
@@ -163,9 +163,8 @@ pub enum Verdict {
     NotFound,
 }
 
-impl Verdict {
-    /// Returns the verdict on a task that the cancel did not remove, from a look-up of the task.
-    /// `None` means that the task is being moved from one table to another.
+impl CancelVerdict {
+    /// Returns the verdict on a task that the cancel did not remove. `None` while it is moved.
     pub fn of_look(task: Option<TaskView>) -> Option<Self> {
         // The task was too late, cancelled before, or never there.
         let Some(task) = task else { return Some(Self::NotFound) };
@@ -202,14 +201,15 @@ pub enum MoveVerdict {
 }
 
 impl MoveVerdict {
-    /// Returns the verdict on a task that could not be moved, from a look-up of the task. `None`
-    /// means that the task is being moved from one table to another.
+    /// Returns the verdict on a task that this move did not move. `None` while another does.
     pub fn of_look(task: Option<TaskView>) -> Option<Self> {
-        Some(match Verdict::of_look(task)? {
-            Verdict::Cancelled(task) | Verdict::TooLate(task) => Self::TooLate(Box::new(task)),
-            Verdict::Replaced(task) => Self::Replaced(Box::new(task)),
-            Verdict::Unmet(current) => Self::Unmet(current),
-            Verdict::NotFound => Self::NotFound,
+        Some(match CancelVerdict::of_look(task)? {
+            CancelVerdict::Cancelled(task) | CancelVerdict::TooLate(task) => {
+                Self::TooLate(Box::new(task))
+            }
+            CancelVerdict::Replaced(task) => Self::Replaced(Box::new(task)),
+            CancelVerdict::Unmet(current) => Self::Unmet(current),
+            CancelVerdict::NotFound => Self::NotFound,
         })
     }
 }

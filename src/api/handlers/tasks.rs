@@ -28,7 +28,7 @@ use crate::api::request::{body, idempotency, preconditions, query};
 use crate::api::shared::{ApiShared, Deadline};
 use crate::domain::{ExpiryTime, TaskId, TaskState, TaskView, Timestamp};
 use crate::node::messages::permitted::{PermittedDraft, TaskPermit};
-use crate::node::messages::{Accepted, Draft, MoveVerdict, Refusal, SubmitAnswer, Verdict};
+use crate::node::messages::{Accepted, CancelVerdict, Draft, MoveVerdict, Refusal, SubmitAnswer};
 
 /// Memory of a task in a bulk submit besides its bytes, until the answer is made: the task as read,
 /// as stored, and the fields that its answer repeats.
@@ -457,12 +457,12 @@ struct ChangedJson<'a> {
 /// Returns the answer to a cancel; `not_found` makes the problem when there is no such task.
 pub fn answer_of(
     guard: &Guard,
-    verdict: Verdict,
+    verdict: CancelVerdict,
     not_found: impl FnOnce() -> Problem,
 ) -> Result<Response, Problem> {
     let shows_of = |task: &TaskView| guard.shows(&task.topic);
     match verdict {
-        Verdict::Cancelled(task) => {
+        CancelVerdict::Cancelled(task) => {
             guard.trail().changed(&task.topic, task.id);
             let answer = ChangedJson {
                 verdict: "cancelled",
@@ -470,16 +470,16 @@ pub fn answer_of(
             };
             Ok(answers::json(StatusCode::OK, &answer))
         }
-        Verdict::Replaced(task) => {
+        CancelVerdict::Replaced(task) => {
             let shows = shows_of(&task);
             Err(Problem::replaced(task, shows))
         }
-        Verdict::Unmet(current) => Err(Problem::unmet(Some(current))),
-        Verdict::TooLate(task) => {
+        CancelVerdict::Unmet(current) => Err(Problem::unmet(Some(current))),
+        CancelVerdict::TooLate(task) => {
             let shows = shows_of(&task);
             Err(Problem::too_late(too_late_for(task.state), task, shows))
         }
-        Verdict::NotFound => Err(not_found().with_verdict_not_found()),
+        CancelVerdict::NotFound => Err(not_found().with_verdict_not_found()),
     }
 }
 

@@ -42,8 +42,8 @@ use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::answers::{PopCall, Popped};
 use crate::node::messages::permitted::{FoundTask, PermittedDraft, TaskPermit};
 use crate::node::messages::{
-    ChangedTopic, ClusterView, Due, MoveVerdict, NotReady, PageRange, PendingCounts, Placed,
-    Refusal, Requirement, SubmitAnswer, TopicView, Unavailable, Verdict,
+    CancelVerdict, ChangedTopic, ClusterView, Due, MoveVerdict, NotReady, PageRange, PendingCounts,
+    Placed, Refusal, Requirement, SubmitAnswer, TopicView, Unavailable,
 };
 use crate::node::shared::NodeShared;
 
@@ -325,7 +325,7 @@ impl Service {
     }
 
     /// Cancels a task.
-    pub async fn cancel(&self, permit: &TaskPermit<Cancel>) -> Result<Verdict, Unavailable> {
+    pub async fn cancel(&self, permit: &TaskPermit<Cancel>) -> Result<CancelVerdict, Unavailable> {
         answer_by_model!(self, model => model.cancel(permit.id()).await);
         self.opened()?.takes_changes()?.stored.cancel_by_id(permit).await
     }
@@ -336,7 +336,7 @@ impl Service {
         permit: &Permit<Cancel>,
         name: &TaskName,
         condition: &Precondition,
-    ) -> Result<Verdict, Unavailable> {
+    ) -> Result<CancelVerdict, Unavailable> {
         answer_by_model!(self, model => model.cancel_named(permit.topic(), name, condition).await);
         self.opened()?.takes_changes()?.stored.cancel_by_name(permit, name, condition).await
     }

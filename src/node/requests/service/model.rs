@@ -37,8 +37,8 @@ use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::answers::{PopCall, Popped};
 use crate::node::messages::permitted::PermittedDraft;
 use crate::node::messages::{
-    Accepted, ClusterView, Draft, Due, MoveVerdict, NodeView, NotReady, Placed, Refusal,
-    Requirement, SubmitAnswer, Unavailable, UnavailableTopic, Verdict,
+    Accepted, CancelVerdict, ClusterView, Draft, Due, MoveVerdict, NodeView, NotReady, Placed,
+    Refusal, Requirement, SubmitAnswer, Unavailable, UnavailableTopic,
 };
 use crate::node::requests::service::submitter::with_terms;
 
@@ -211,11 +211,11 @@ impl Model {
         topic: &TopicName,
         name: &TaskName,
         condition: &Precondition,
-    ) -> Result<Verdict, Unavailable> {
+    ) -> Result<CancelVerdict, Unavailable> {
         match self.named(topic, name) {
-            Some(id) if !condition.allows(Some(id)) => Ok(Verdict::Unmet(id)),
+            Some(id) if !condition.allows(Some(id)) => Ok(CancelVerdict::Unmet(id)),
             Some(id) => self.cancel(id).await,
-            None => Ok(Verdict::NotFound),
+            None => Ok(CancelVerdict::NotFound),
         }
     }
 
@@ -251,15 +251,15 @@ impl Model {
         }
     }
 
-    pub async fn cancel(&self, id: TaskId) -> Result<Verdict, Unavailable> {
+    pub async fn cancel(&self, id: TaskId) -> Result<CancelVerdict, Unavailable> {
         let mut tasks = lock(&self.tasks);
         let Some(task) = tasks.iter_mut().find(|task| task.id == id) else {
-            return Ok(Verdict::NotFound);
+            return Ok(CancelVerdict::NotFound);
         };
         if task.state == TaskState::Scheduled {
             task.state = TaskState::Cancelled;
         }
-        Verdict::of_look(Some(task.clone()))
+        CancelVerdict::of_look(Some(task.clone()))
             .ok_or_else(|| Unavailable::ServerAway { reason: "never in a model".to_owned() })
     }
 

@@ -7,7 +7,7 @@ use crate::domain::{
     NewTask, Precondition, PrincipalName, TaskId, TaskName, TaskView, Timestamp, TopicName,
 };
 use crate::node::messages::permitted::TaskPermit;
-use crate::node::messages::{MoveVerdict, Placed, Refusal, Unavailable, Verdict};
+use crate::node::messages::{CancelVerdict, MoveVerdict, Placed, Refusal, Unavailable};
 use crate::node::requests::canceller::Canceller;
 use crate::node::requests::moving::{self, Looks};
 use crate::node::requests::postgres_failures::{refusal_of_look, unavailable_of_look};
@@ -124,14 +124,17 @@ impl StoredTasks {
     }
 
     /// Cancels a task by its id.
-    pub async fn cancel_by_id(&self, permit: &TaskPermit<Cancel>) -> Result<Verdict, Unavailable> {
+    pub async fn cancel_by_id(
+        &self,
+        permit: &TaskPermit<Cancel>,
+    ) -> Result<CancelVerdict, Unavailable> {
         let mut looks = Looks::default();
         let by = self.replacer.number_of(&permit.principal().name).await?;
         loop {
             if let Some(task) = self.canceller.cancel(permit, by).await? {
-                return Ok(Verdict::Cancelled(task));
+                return Ok(CancelVerdict::Cancelled(task));
             }
-            if let Some(verdict) = Verdict::of_look(self.by_id(permit.id()).await?) {
+            if let Some(verdict) = CancelVerdict::of_look(self.by_id(permit.id()).await?) {
                 return Ok(verdict);
             }
             if looks.is_last() {
@@ -150,7 +153,7 @@ impl StoredTasks {
         permit: &Permit<Cancel>,
         name: &TaskName,
         condition: &Precondition,
-    ) -> Result<Verdict, Unavailable> {
+    ) -> Result<CancelVerdict, Unavailable> {
         for _try in 0..CANCELS_OF_NAME_MAX {
             let verdict = if condition.is_none() {
                 self.cancel_current(permit, name).await?
@@ -160,7 +163,7 @@ impl StoredTasks {
                 Box::pin(self.withdraw(permit, name, condition)).await?
             };
             match verdict {
-                Some(Verdict::Replaced(_)) => {}
+                Some(CancelVerdict::Replaced(_)) => {}
                 Some(verdict) => return Ok(verdict),
                 None => moving::pause().await,
             }
@@ -175,14 +178,14 @@ impl StoredTasks {
         &self,
         permit: &Permit<Cancel>,
         name: &TaskName,
-    ) -> Result<Option<Verdict>, Unavailable> {
+    ) -> Result<Option<CancelVerdict>, Unavailable> {
         let Some(entry) = self.entry(permit.topic(), name).await? else {
-            return Ok(Some(Verdict::NotFound));
+            return Ok(Some(CancelVerdict::NotFound));
         };
         if entry.is_expired
             && !self.by_id(entry.id).await?.as_ref().is_some_and(TaskView::is_pending)
         {
-            return Ok(Some(Verdict::NotFound));
+            return Ok(Some(CancelVerdict::NotFound));
         }
         // The task of a name is of the topic of the name.
         self.cancel_by_id(&TaskPermit::of_topic(permit, entry.id)).await.map(Some)
@@ -195,12 +198,12 @@ impl StoredTasks {
         permit: &Permit<Cancel>,
         name: &TaskName,
         condition: &Precondition,
-    ) -> Result<Option<Verdict>, Unavailable> {
+    ) -> Result<Option<CancelVerdict>, Unavailable> {
         Ok(match self.replacer.withdraw(permit, name, condition).await? {
-            Withdrawal::Cancelled(task) => Some(Verdict::Cancelled(*task)),
-            Withdrawal::Unmet(entry) => Some(Verdict::Unmet(entry.id)),
-            Withdrawal::NotFound => Some(Verdict::NotFound),
-            Withdrawal::Gone(entry) => Verdict::of_look(self.by_id(entry.id).await?),
+            Withdrawal::Cancelled(task) => Some(CancelVerdict::Cancelled(*task)),
+            Withdrawal::Unmet(entry) => Some(CancelVerdict::Unmet(entry.id)),
+            Withdrawal::NotFound => Some(CancelVerdict::NotFound),
+            Withdrawal::Gone(entry) => CancelVerdict::of_look(self.by_id(entry.id).await?),
         })
     }
 
