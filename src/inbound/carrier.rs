@@ -341,7 +341,7 @@ impl Carrier {
                     return Ok(());
                 }
                 Ok(InboundCancel::Gone(entry)) => {
-                    match CancelVerdict::of_look(self.look_up.task(entry.id).await?) {
+                    match CancelVerdict::of_read(self.look_up.task(entry.id).await?) {
                         // The task is being moved, or the name stands for another task by now.
                         None | Some(CancelVerdict::Replaced(_)) => moving::pause().await,
                         Some(_verdict) => {

@@ -165,7 +165,7 @@ pub enum CancelVerdict {
 
 impl CancelVerdict {
     /// Returns the verdict on a task that the cancel did not remove. `None` while it is moved.
-    pub fn of_look(task: Option<TaskView>) -> Option<Self> {
+    pub fn of_read(task: Option<TaskView>) -> Option<Self> {
         // The task was too late, cancelled before, or never there.
         let Some(task) = task else { return Some(Self::NotFound) };
         match task.state {
@@ -202,8 +202,8 @@ pub enum MoveVerdict {
 
 impl MoveVerdict {
     /// Returns the verdict on a task that this move did not move. `None` while another does.
-    pub fn of_look(task: Option<TaskView>) -> Option<Self> {
-        Some(match CancelVerdict::of_look(task)? {
+    pub fn of_read(task: Option<TaskView>) -> Option<Self> {
+        Some(match CancelVerdict::of_read(task)? {
             CancelVerdict::Cancelled(task) | CancelVerdict::TooLate(task) => {
                 Self::TooLate(Box::new(task))
             }

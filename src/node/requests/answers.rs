@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::connections::KeptConnection;
 use super::moving;
 use super::pieces::Pieces;
-use super::postgres_failures::{unavailable_of, unavailable_of_look};
+use super::postgres_failures::{unavailable_of, unavailable_of_read};
 use crate::clock;
 use crate::domain::{Monotonic, PrincipalName, TaskId, Timestamp};
 use crate::node::messages::Unavailable;
@@ -130,7 +130,7 @@ impl Answers {
         let by = target.principal().clone();
         let principal = match self.shared.callers.of(&by).await {
             Ok(principal) => principal,
-            Err(error) => return Begun::Done(Err(unavailable_of_look(&error))),
+            Err(error) => return Begun::Done(Err(unavailable_of_read(&error))),
         };
         let call = AnswerCall { principal, ..steps::call_of(first, call, arrived_at) };
         match self.enqueue(call.clone()) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use az::SaturatingAs as _;
 
-use super::postgres_failures::{Tries, unavailable_of, unavailable_of_look};
+use super::postgres_failures::{Tries, unavailable_of, unavailable_of_read};
 use super::replacer::{moved, place_of};
 use crate::access::Principal;
 use crate::access::permit::{self, CancelManyPermit, Redrive, Right};
@@ -124,7 +124,7 @@ impl<'a> CallProgress<'a> {
     ) -> Result<BulkDone, Unavailable> {
         self.has_ended = true;
         if self.task_count == 0 {
-            Err(unavailable_of_look(error))
+            Err(unavailable_of_read(error))
         } else {
             Ok(self.with_more(searched_to))
         }
@@ -305,10 +305,7 @@ impl Bulks {
         let all = bulk.selection().ids();
         let mut from = bulk.from;
         if bulk.is_dry_run {
-            return self
-                .count_dead(topic, all.behind(from))
-                .await
-                .map_err(|error| unavailable_of_look(&error));
+            return self.count_dead(topic, all.behind(from)).await.map_err(unavailable_of_read);
         }
         let by = self.number_of(bulk.principal()).await?;
         let mut progress = CallProgress::new(bulk, self.request_deadline);
@@ -390,7 +387,7 @@ impl Bulks {
     /// Returns the number under which a caller is stored.
     async fn number_of(&self, caller: &Principal) -> Result<Option<PrincipalId>, Unavailable> {
         let number = self.shared.callers.of(&caller.name).await;
-        number.map_err(|error| unavailable_of_look(&error))
+        number.map_err(unavailable_of_read)
     }
 
     /// Has the new rows claimed at once, and returns their number.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::postgres_failures::unavailable_of_look;
+use super::postgres_failures::unavailable_of_read;
 use crate::access::permit::ListPermit;
 use crate::domain::{Cursor, List, Page, PendingState, Selection, TopicName};
 use crate::node::messages::{Figure, PendingCounts, Unavailable};
@@ -36,7 +36,7 @@ impl Lists {
             List::Tasks => self.pending(selection, from, limit).await,
             List::DeadLetters => {
                 let page = self.dead_letters.page(selection, from, limit).await;
-                page.map_err(|error| unavailable_of_look(&error))
+                page.map_err(unavailable_of_read)
             }
         }
     }
@@ -48,7 +48,7 @@ impl Lists {
         limit: usize,
     ) -> Result<Page, Unavailable> {
         let selected = self.listing.select(selection, from, limit, LOOKED_MAX).await;
-        let page = match selected.map_err(|error| unavailable_of_look(&error))? {
+        let page = match selected.map_err(unavailable_of_read)? {
             Selected::Page(page) => page,
             Selected::TooManyNames => return Err(Unavailable::TooManyNames),
         };
@@ -61,7 +61,7 @@ impl Lists {
         &self,
         after: Option<&TopicName>,
     ) -> Result<Vec<TopicName>, Unavailable> {
-        self.dead_letters.topics(after).await.map_err(|error| unavailable_of_look(&error))
+        self.dead_letters.topics(after).await.map_err(unavailable_of_read)
     }
 
     /// Returns whether any pending task or dead letter is for `topic`. `searched` is a list without
@@ -97,11 +97,8 @@ impl Lists {
         permit: &ListPermit,
         state: Option<PendingState>,
     ) -> Result<PendingCounts, Unavailable> {
-        let counted = self
-            .counter
-            .count(rand::random(), state)
-            .await
-            .map_err(|error| unavailable_of_look(&error))?;
+        let counted =
+            self.counter.count(rand::random(), state).await.map_err(unavailable_of_read)?;
         Ok(counts_of(&counted, permit))
     }
 }

@@ -1,6 +1,8 @@
 //! Decides what follows when Postgres fails a call: a retry, or an answer to the caller. Only this
 //! module translates an error of Postgres into an answer of the service.
 
+use std::borrow::Borrow;
+
 use crate::error_chain::chain;
 use crate::node::messages::{Refusal, Unavailable};
 use crate::postgres::PostgresError;
@@ -57,8 +59,8 @@ pub fn refusal_of(error: &PostgresError) -> Refusal {
 
 /// Returns the refusal for a failed read on the way to a submit. A read changes nothing, answered
 /// or not.
-pub fn refusal_of_look(error: &PostgresError) -> Refusal {
-    Refusal::ServerAway { reason: chain(error) }
+pub fn refusal_of_read(error: impl Borrow<PostgresError>) -> Refusal {
+    Refusal::ServerAway { reason: chain(error.borrow()) }
 }
 
 /// Returns the answer for a failed change.
@@ -72,8 +74,8 @@ pub fn unavailable_of(error: &PostgresError) -> Unavailable {
 }
 
 /// Returns the answer for a failed read, which has either a result or none.
-pub fn unavailable_of_look(error: &PostgresError) -> Unavailable {
-    Unavailable::ServerAway { reason: chain(error) }
+pub fn unavailable_of_read(error: impl Borrow<PostgresError>) -> Unavailable {
+    Unavailable::ServerAway { reason: chain(error.borrow()) }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::moving::{self, Looks};
 use super::placing::{Placer, assign_ids, clamp};
 use super::postgres_failures::{
-    Tries, refusal_of, refusal_of_look, unavailable_of, unavailable_of_look,
+    Tries, refusal_of, refusal_of_read, unavailable_of, unavailable_of_read,
 };
 use crate::access::permit::{Cancel, Move, Permit};
 use crate::domain::{
@@ -181,7 +181,7 @@ impl Replacer {
         &self,
         caller: &PrincipalName,
     ) -> Result<Option<PrincipalId>, Unavailable> {
-        self.shared.callers.of(caller).await.map_err(|error| unavailable_of_look(&error))
+        self.shared.callers.of(caller).await.map_err(unavailable_of_read)
     }
 
     /// Waits for the turn among the changes of the same task first, so that changes which wait for
@@ -239,7 +239,7 @@ pub async fn look(
     look_up: &LookUp,
     is_last: bool,
 ) -> Result<NameFinding, Refusal> {
-    let view = look_up.task(entry.id).await.map_err(|error| refusal_of_look(&error))?;
+    let view = look_up.task(entry.id).await.map_err(refusal_of_read)?;
     Ok(match view {
         // No trace of the task is left: it has been final for longer than receipts are kept.
         None => NameFinding::Final,

@@ -4,7 +4,7 @@ use crate::domain::task::feedback::{Call, Verdict};
 use crate::domain::{IdRange, PrincipalName, TaskId, TaskState, TaskView, Timestamp};
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::{Due, Unavailable};
-use crate::node::requests::postgres_failures::unavailable_of_look;
+use crate::node::requests::postgres_failures::unavailable_of_read;
 use crate::node::shared::NodeShared;
 use crate::postgres::connection::turns::Turns;
 use crate::postgres::tasks::answers::{AnswerCall, AnswerTerms, Answered, GROUP_MAX};
@@ -31,7 +31,7 @@ pub async fn ids_of(
     for some in named.chunks(GROUP_MAX) {
         let wanted: Vec<(&str, &str)> = some.iter().map(|(_index, name)| *name).collect();
         let entries = names.entries(&wanted).await;
-        let entries = entries.map_err(|error| unavailable_of_look(&error))?;
+        let entries = entries.map_err(unavailable_of_read)?;
         for ((index, _name), entry) in some.iter().zip(entries) {
             ids[*index] = match entry {
                 Some(entry) if entry.is_expired => pending(look_up, entry.id).await?,
@@ -44,7 +44,7 @@ pub async fn ids_of(
 
 /// Returns the task of an expired name, which still has it while the task is pending.
 async fn pending(look_up: &LookUp, id: TaskId) -> Result<Option<TaskId>, Unavailable> {
-    let view = look_up.task(id).await.map_err(|error| unavailable_of_look(&error))?;
+    let view = look_up.task(id).await.map_err(unavailable_of_read)?;
     Ok(view.filter(TaskView::is_pending).map(|view| view.id))
 }
 
@@ -76,7 +76,7 @@ pub async fn heard(
         None => None,
     };
     let view = look_up.task(call.first).await;
-    let Some(view) = view.map_err(|error| unavailable_of_look(&error))? else {
+    let Some(view) = view.map_err(unavailable_of_read)? else {
         return Ok(Some(Heard::NotFound));
     };
     if view.tracked.is_none() {

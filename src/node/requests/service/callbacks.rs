@@ -8,7 +8,7 @@ use crate::domain::topic::callback::policy::CallbackPolicy;
 use crate::domain::topic::callback::{Callback, StoredCallback};
 use crate::node::messages::Unavailable;
 use crate::node::messages::answers::PutCallback;
-use crate::node::requests::postgres_failures::{Tries, unavailable_of, unavailable_of_look};
+use crate::node::requests::postgres_failures::{Tries, unavailable_of, unavailable_of_read};
 use crate::postgres::PostgresSettings;
 use crate::postgres::topics::Topics;
 
@@ -31,11 +31,11 @@ impl CallbackService {
         &self,
         topic: &TopicName,
     ) -> Result<Option<StoredCallback>, Unavailable> {
-        self.store.callback(topic).await.map_err(|error| unavailable_of_look(&error))
+        self.store.callback(topic).await.map_err(unavailable_of_read)
     }
 
     pub(super) async fn all(&self) -> Result<Vec<StoredCallback>, Unavailable> {
-        self.store.callbacks().await.map_err(|error| unavailable_of_look(&error))
+        self.store.callbacks().await.map_err(unavailable_of_read)
     }
 
     pub(super) async fn put(

@@ -233,7 +233,7 @@ impl Model {
             task.moved_to = Some(due_at.max(now));
             return Ok(MoveVerdict::Moved(Box::new(task.clone())));
         }
-        MoveVerdict::of_look(Some(task.clone()))
+        MoveVerdict::of_read(Some(task.clone()))
             .ok_or_else(|| Refusal::ServerAway { reason: "never in a model".to_owned() })
     }
 
@@ -259,7 +259,7 @@ impl Model {
         if task.state == TaskState::Scheduled {
             task.state = TaskState::Cancelled;
         }
-        CancelVerdict::of_look(Some(task.clone()))
+        CancelVerdict::of_read(Some(task.clone()))
             .ok_or_else(|| Unavailable::ServerAway { reason: "never in a model".to_owned() })
     }
 

@@ -20,7 +20,7 @@ use crate::node::messages::{
 use crate::node::requests::group_commit::submission::Submission;
 use crate::node::requests::placing::RunPlacing;
 use crate::node::requests::postgres_failures::{
-    Tries, refusal_of, refusal_of_look, unavailable_of, unavailable_of_look,
+    Tries, refusal_of, refusal_of_read, unavailable_of, unavailable_of_read,
 };
 use crate::node::shared::NodeShared;
 use crate::postgres::schedules::Schedules;
@@ -90,7 +90,7 @@ impl ScheduleService {
         topic: &TopicName,
         name: &ScheduleName,
     ) -> Result<Option<StoredSchedule>, Unavailable> {
-        self.store.find(topic, name).await.map_err(|error| unavailable_of_look(&error))
+        self.store.find(topic, name).await.map_err(unavailable_of_read)
     }
 
     pub async fn list(
@@ -100,7 +100,7 @@ impl ScheduleService {
         limit: usize,
     ) -> Result<Vec<StoredSchedule>, Unavailable> {
         let listed = self.store.list(topic, after, limit).await;
-        listed.map_err(|error| unavailable_of_look(&error))
+        listed.map_err(unavailable_of_read)
     }
 
     /// Pauses or resumes a schedule.
@@ -153,7 +153,7 @@ impl ScheduleService {
     ) -> Result<Option<Triggered>, Refusal> {
         let by: &PrincipalName = &permit.principal().name;
         let found = self.store.find(permit.topic(), name).await;
-        let Some(stored) = found.map_err(|error| refusal_of_look(&error))? else {
+        let Some(stored) = found.map_err(refusal_of_read)? else {
             return Ok(None);
         };
         let at = arrived_at.unwrap_or_default().floor_millis();
@@ -189,7 +189,7 @@ impl ScheduleService {
         let mut tries = Tries::default();
         for _try in 0..TRIES_MAX {
             let found = self.store.find(permit.topic(), name).await;
-            let Some(stored) = found.map_err(|error| refusal_of_look(&error))? else {
+            let Some(stored) = found.map_err(refusal_of_read)? else {
                 return Ok(BackfillAnswer::NotFound);
             };
             let now = self.shared.now();
@@ -259,7 +259,7 @@ impl ScheduleService {
 
     async fn number_of(&self, grant: &Grant) -> Result<Option<PrincipalId>, Unavailable> {
         let number = self.shared.callers.of(&grant.principal().name).await;
-        number.map_err(|error| unavailable_of_look(&error))
+        number.map_err(unavailable_of_read)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::node::messages::permitted::TaskPermit;
 use crate::node::messages::{CancelVerdict, MoveVerdict, Placed, Refusal, Unavailable};
 use crate::node::requests::canceller::Canceller;
 use crate::node::requests::moving::{self, Looks};
-use crate::node::requests::postgres_failures::{refusal_of_look, unavailable_of_look};
+use crate::node::requests::postgres_failures::{refusal_of_read, unavailable_of_read};
 use crate::node::requests::replacer::Replacer;
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::{NameEntry, Names};
@@ -33,12 +33,12 @@ pub struct StoredTasks {
 impl StoredTasks {
     /// Looks a task up.
     pub async fn by_id(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
-        self.look_up.task(id).await.map_err(|error| unavailable_of_look(&error))
+        self.look_up.task(id).await.map_err(unavailable_of_read)
     }
 
     /// Returns the topic of a task that is to be moved.
     pub async fn topic_of(&self, id: TaskId) -> Result<Option<TopicName>, Refusal> {
-        let found = self.look_up.task(id).await.map_err(|error| refusal_of_look(&error))?;
+        let found = self.look_up.task(id).await.map_err(refusal_of_read)?;
         Ok(found.map(|task| task.topic))
     }
 
@@ -77,8 +77,8 @@ impl StoredTasks {
                 return Ok(MoveVerdict::Moved(task));
             }
             let found = self.look_up.task(permit.id()).await;
-            let found = found.map_err(|error| refusal_of_look(&error))?;
-            if let Some(verdict) = MoveVerdict::of_look(found) {
+            let found = found.map_err(refusal_of_read)?;
+            if let Some(verdict) = MoveVerdict::of_read(found) {
                 return Ok(verdict);
             }
             if looks.is_last() {
@@ -100,11 +100,11 @@ impl StoredTasks {
     ) -> Result<MoveVerdict, Refusal> {
         for _try in 0..MOVES_OF_NAME_MAX {
             let entry = self.names.entry(permit.topic(), name).await;
-            let entry = entry.map_err(|error| refusal_of_look(&error))?;
+            let entry = entry.map_err(refusal_of_read)?;
             let Some(entry) = entry else { return Ok(MoveVerdict::NotFound) };
             if entry.is_expired {
                 let view = self.look_up.task(entry.id).await;
-                let view = view.map_err(|error| refusal_of_look(&error))?;
+                let view = view.map_err(refusal_of_read)?;
                 if !view.as_ref().is_some_and(TaskView::is_pending) {
                     return Ok(MoveVerdict::NotFound);
                 }
@@ -134,7 +134,7 @@ impl StoredTasks {
             if let Some(task) = self.canceller.cancel(permit, by).await? {
                 return Ok(CancelVerdict::Cancelled(task));
             }
-            if let Some(verdict) = CancelVerdict::of_look(self.by_id(permit.id()).await?) {
+            if let Some(verdict) = CancelVerdict::of_read(self.by_id(permit.id()).await?) {
                 return Ok(verdict);
             }
             if looks.is_last() {
@@ -203,7 +203,7 @@ impl StoredTasks {
             Withdrawal::Cancelled(task) => Some(CancelVerdict::Cancelled(*task)),
             Withdrawal::Unmet(entry) => Some(CancelVerdict::Unmet(entry.id)),
             Withdrawal::NotFound => Some(CancelVerdict::NotFound),
-            Withdrawal::Gone(entry) => CancelVerdict::of_look(self.by_id(entry.id).await?),
+            Withdrawal::Gone(entry) => CancelVerdict::of_read(self.by_id(entry.id).await?),
         })
     }
 
@@ -212,6 +212,6 @@ impl StoredTasks {
         topic: &TopicName,
         name: &TaskName,
     ) -> Result<Option<NameEntry>, Unavailable> {
-        self.names.entry(topic, name).await.map_err(|error| unavailable_of_look(&error))
+        self.names.entry(topic, name).await.map_err(unavailable_of_read)
     }
 }

@@ -22,7 +22,7 @@ use crate::node::messages::permitted::PermittedDraft;
 use crate::node::messages::{Accepted, Draft, Due, Refusal, SubmitAnswer};
 use crate::node::requests::group_commit::GroupCommit;
 use crate::node::requests::group_commit::submission::Submission;
-use crate::node::requests::postgres_failures::refusal_of_look;
+use crate::node::requests::postgres_failures::refusal_of_read;
 use crate::node::requests::service::look_up_limit::LookUpLimit;
 use crate::node::shared::NodeShared;
 use crate::postgres::tasks::names::Names;
@@ -211,7 +211,7 @@ impl Submitter {
                 Ok(known) => known,
                 Err(error) => {
                     // The names may or may not be known, so the drafts are not refused for good.
-                    let refusal = refusal_of_look(&error);
+                    let refusal = refusal_of_read(&error);
                     let unsure = refused.iter().skip(chunk * TASKS_MAX);
                     unsure.for_each(|refused| answers[refused.index] = Err(refusal.clone()));
                     return;
@@ -337,7 +337,7 @@ impl Submitter {
     }
 
     async fn number_of(&self, caller: &PrincipalName) -> Number {
-        self.shared.callers.of(caller).await.map_err(|error| refusal_of_look(&error))
+        self.shared.callers.of(caller).await.map_err(refusal_of_read)
     }
 
     async fn facts(&self, by: &PrincipalName, topic: &TopicName) -> Facts {

@@ -6,7 +6,7 @@ use crate::access::permit::{self, Permit};
 use crate::domain::TopicName;
 use crate::domain::topic::policy::{StoredTopic, TopicChange, TopicChanged};
 use crate::node::messages::Unavailable;
-use crate::node::requests::postgres_failures::{Tries, unavailable_of, unavailable_of_look};
+use crate::node::requests::postgres_failures::{Tries, unavailable_of, unavailable_of_read};
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresSettings;
 use crate::postgres::topics::Topics;
@@ -27,19 +27,19 @@ impl TopicService {
     }
 
     pub async fn find(&self, topic: &TopicName) -> Result<StoredTopic, Unavailable> {
-        self.store.find(topic).await.map_err(|error| unavailable_of_look(&error))
+        self.store.find(topic).await.map_err(unavailable_of_read)
     }
 
     /// Returns all topics with a policy or a pause.
     pub async fn all(&self) -> Result<Vec<StoredTopic>, Unavailable> {
-        let mut topics = self.store.all().await.map_err(|error| unavailable_of_look(&error))?;
+        let mut topics = self.store.all().await.map_err(unavailable_of_read)?;
         topics.retain(StoredTopic::has_any);
         Ok(topics)
     }
 
     /// Returns the number of tasks of a topic that are claimed and not settled.
     pub async fn in_flight(&self, topic: &TopicName) -> Result<u64, Unavailable> {
-        self.store.in_flight(topic).await.map_err(|error| unavailable_of_look(&error))
+        self.store.in_flight(topic).await.map_err(unavailable_of_read)
     }
 
     /// Changes the policy of a topic, or pauses or resumes it.
@@ -50,7 +50,7 @@ impl TopicService {
     ) -> Result<TopicChanged, Unavailable> {
         let principal = &permit.principal().name;
         let by = self.shared.callers.of(principal).await;
-        let change = TopicChange { by: by.map_err(|error| unavailable_of_look(&error))?, ..change };
+        let change = TopicChange { by: by.map_err(unavailable_of_read)?, ..change };
         let mut tries = Tries::default();
         let done = loop {
             match self.store.change(permit.topic(), &change).await {
