@@ -31,7 +31,8 @@ impl CallbackThreads {
         Ok(Self { handle, _runtime: Arc::new(OwnRuntime(Some(runtime))) })
     }
 
-    /// Runs a future on these threads. It is cancelled when the returned value is dropped.
+    /// Runs a future on these threads. It is cancelled when the returned value is dropped. `Tasks`
+    /// has no part in it: the caller gets a panic as an error, like no answer of the service.
     pub fn run<F>(&self, future: F) -> AbortOnDropHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,

@@ -125,8 +125,9 @@ impl Drop for PooledConnection<'_> {
         if self.is_at_rest {
             self.pool.idle.lock().push(connection);
         } else if let Ok(runtime) = Handle::try_current() {
-            // The permits limit the number of these tasks, and the deadline their time. A failed
-            // close ends the task as well.
+            // The permits limit the number of these tasks, and the deadline their time. Not by
+            // `Tasks`: a close that fails or panics costs a connection, which is made again, and
+            // gives its permit back. So it must not end the node.
             runtime.spawn(async move {
                 connection.wind_up().await;
                 drop(permit);
