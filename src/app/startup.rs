@@ -95,10 +95,11 @@ pub async fn check(settings: Settings) -> Result<ExitCode, TaskFailure> {
         let view = parts.etcd.as_ref().map(|(_session, view)| view.borrow().clone());
         view.is_none_or(|view| matches!(view, etcd::View::Members(_)))
     };
-    while !(parts.contact.is_held() && is_etcd_there(&parts)) && clock::monotonic() < deadline {
+    while !(parts.contact.is_reachable() && is_etcd_there(&parts)) && clock::monotonic() < deadline
+    {
         clock::sleep(CHECK_INTERVAL).await;
     }
-    let kafka = match parts.contact.is_held() {
+    let kafka = match parts.contact.is_reachable() {
         true => Ok("answers".to_owned()),
         false => Err(parts.contact.trouble()),
     };

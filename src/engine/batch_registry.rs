@@ -193,16 +193,16 @@ impl<S: Clone> BatchRegistry<S> {
     }
 }
 
-/// Returns true when a batch that is in flight since `held_at` belongs to another node. `own` is
+/// Returns true when a batch that is in flight since `taken_at` belongs to another node. `own` is
 /// Postgres's list of the node's batches, asked for at `asked_at`. The list says nothing about
 /// batches that were claimed after the question.
 pub fn is_lost(
     batch: BatchId,
-    held_at: Monotonic,
+    taken_at: Monotonic,
     own: &HashSet<BatchId>,
     asked_at: Monotonic,
 ) -> bool {
-    held_at < asked_at && !own.contains(&batch)
+    taken_at < asked_at && !own.contains(&batch)
 }
 
 /// Batches that the registry does not know. One look proves nothing, because a statement may be

@@ -248,7 +248,7 @@ impl TopicBreakers {
     }
 
     /// Adds in-flight records of a topic.
-    pub fn held(&mut self, topic: &TopicName, tasks: usize, bytes: usize, now: Monotonic) {
+    pub fn add_in_flight(&mut self, topic: &TopicName, tasks: usize, bytes: usize, now: Monotonic) {
         let (settings, pace) = (self.settings, self.pace);
         let entry = self.entry(topic, now);
         if entry.tasks == 0 {
@@ -498,7 +498,7 @@ impl TopicBreakers {
     }
 
     /// Returns the in-flight tasks and bytes of the full topics.
-    pub fn held_by_full(&self) -> (usize, usize) {
+    pub fn in_flight_of_full(&self) -> (usize, usize) {
         let full = self.topics.values().filter(|topic| topic.is_left_out_for_now());
         full.fold((0, 0), |(tasks, bytes), topic| (tasks + topic.tasks, bytes + topic.bytes))
     }

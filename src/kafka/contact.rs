@@ -73,7 +73,7 @@ const SAY_EVERY: Duration = Duration::from_secs(60);
 enum ContactState {
     /// No probe has ended yet.
     Unknown,
-    Held {
+    Reachable {
         last_at: Monotonic,
     },
     Lost {
@@ -100,8 +100,8 @@ impl KafkaContact {
     }
 
     /// Returns true while a broker answers, and false before the first answer.
-    pub fn is_held(&self) -> bool {
-        matches!(*self.shared.state.borrow(), ContactState::Held { .. })
+    pub fn is_reachable(&self) -> bool {
+        matches!(*self.shared.state.borrow(), ContactState::Reachable { .. })
     }
 
     /// Returns true once a probe has found that no broker answers.
@@ -113,7 +113,7 @@ impl KafkaContact {
     pub fn last_at(&self) -> Option<Monotonic> {
         match *self.shared.state.borrow() {
             ContactState::Unknown => None,
-            ContactState::Held { last_at } => Some(last_at),
+            ContactState::Reachable { last_at } => Some(last_at),
             ContactState::Lost { last_at } => last_at,
         }
     }
@@ -215,7 +215,7 @@ impl KafkaContact {
         if let Some(trouble) = trouble {
             self.note(trouble);
         }
-        if self.is_held() && !self.shared.is_in_doubt.swap(true, Ordering::Relaxed) {
+        if self.is_reachable() && !self.shared.is_in_doubt.swap(true, Ordering::Relaxed) {
             // A full queue means that the prober is at work. It checks the flag after each request.
             let woken = self.shared.prober.try_send(TopicRequest::Wake);
             tracing::trace!(?woken, "asked for a probe");
@@ -241,12 +241,12 @@ impl KafkaContact {
         if self.has_run_out_of_tokens(now) {
             return self.lose("no producer can log in");
         }
-        let before = self.shared.state.send_replace(ContactState::Held { last_at: now });
+        let before = self.shared.state.send_replace(ContactState::Reachable { last_at: now });
         self.shared.is_in_doubt.store(false, Ordering::Relaxed);
         *self.trouble_lock() = None;
-        self.forget_token_failure(!matches!(before, ContactState::Held { .. }), now);
+        self.forget_token_failure(!matches!(before, ContactState::Reachable { .. }), now);
         match before {
-            ContactState::Held { .. } => return,
+            ContactState::Reachable { .. } => return,
             ContactState::Unknown => tracing::info!("Kafka answers"),
             ContactState::Lost { last_at } => {
                 let away_ms = last_at.map(|last_at| now.since(last_at).as_millis());
@@ -263,7 +263,7 @@ impl KafkaContact {
         let last_at = match state {
             ContactState::Lost { .. } => return,
             ContactState::Unknown => None,
-            ContactState::Held { last_at } => Some(last_at),
+            ContactState::Reachable { last_at } => Some(last_at),
         };
         self.shared.state.send_replace(ContactState::Lost { last_at });
         self.shared.metrics.has_contact.set(0);
@@ -293,16 +293,16 @@ mod tests {
     fn trouble_asks_for_one_probe_and_loses_nothing() {
         let (prober, probes) = sync_channel(8);
         let contact = KafkaContact::new(prober, KafkaMetrics::register(&mut Registry::default()));
-        assert!(!contact.is_held() && !contact.is_lost());
+        assert!(!contact.is_reachable() && !contact.is_lost());
         contact.hold(at(5));
         contact.mark_in_doubt(Some("one broker hung up"));
         contact.mark_in_doubt(Some("one broker hung up"));
-        assert!(contact.is_held() && contact.is_in_doubt());
+        assert!(contact.is_reachable() && contact.is_in_doubt());
         assert_eq!(probes.try_iter().count(), 1);
     }
 
     #[test]
-    fn what_was_lost_remembers_when_it_was_held() {
+    fn what_was_lost_remembers_when_it_was_reachable() {
         let (prober, _probes) = sync_channel(8);
         let contact = KafkaContact::new(prober, KafkaMetrics::register(&mut Registry::default()));
         contact.hold(at(5));
@@ -310,14 +310,14 @@ mod tests {
         contact.mark_in_doubt(None);
         contact.lose("timed out");
         contact.lose("timed out");
-        assert!(contact.is_lost() && !contact.is_held());
+        assert!(contact.is_lost() && !contact.is_reachable());
         assert_eq!(
             (contact.last_at(), contact.trouble().as_str()),
             (Some(at(5)), "connection refused")
         );
         assert_eq!(contact.shared.metrics.contact_losses.get(), 1);
         contact.hold(at(9));
-        assert_eq!((contact.is_held(), contact.last_at()), (true, Some(at(9))));
+        assert_eq!((contact.is_reachable(), contact.last_at()), (true, Some(at(9))));
         contact.mark_in_doubt(Some("disconnected"));
         contact.hold(at(10));
         contact.lose("timed out");
@@ -363,23 +363,23 @@ mod tests {
         contact.hold(at(0));
         contact.note_refused_login(at(1_000));
         contact.hold(at(9_000));
-        assert!(contact.is_held(), "tokens are not missing");
+        assert!(contact.is_reachable(), "tokens are not missing");
         contact.note_token_failure("invalid_client", at(10_000));
         contact.note_refused_login(at(10_000));
         contact.note_connection(at(15_000));
         contact.hold(at(16_000));
-        assert!(contact.is_held(), "another producer has a connection");
+        assert!(contact.is_reachable(), "another producer has a connection");
         contact.note_refused_login(at(17_000));
         contact.note_refused_login(at(20_000));
         contact.note_token_failure("invalid_client", at(21_000));
         contact.hold(at(21_999));
-        assert!(contact.is_held());
+        assert!(contact.is_reachable());
         contact.hold(at(22_000));
         assert_eq!(contact.trouble(), "no token for the login to Kafka: invalid_client");
         assert!(contact.is_lost());
         contact.note_connection(at(22_500));
         assert!(contact.goes_on_without_a_token(at(23_000)));
         contact.hold(at(23_000));
-        assert!(contact.is_held());
+        assert!(contact.is_reachable());
     }
 }

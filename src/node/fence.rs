@@ -76,7 +76,7 @@ impl Fence {
     }
 
     pub fn has_broker(&self) -> bool {
-        self.contact.is_held()
+        self.contact.is_reachable()
     }
 
     /// Returns why the node can neither claim nor publish, apart from reasons of its membership.

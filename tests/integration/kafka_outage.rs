@@ -82,11 +82,11 @@ const BACK_MAX: Duration = Duration::from_secs(120);
 const NOTICED_MAX: Duration = Duration::from_secs(25);
 
 async fn held(contact: &KafkaContact, deadline: Duration) -> Duration {
-    timed("contact is held", deadline, || contact.is_held()).await
+    timed("contact is held", deadline, || contact.is_reachable()).await
 }
 
 async fn not_held(contact: &KafkaContact, what: &str) -> Duration {
-    timed(what, NOTICED_MAX, || !contact.is_held()).await
+    timed(what, NOTICED_MAX, || !contact.is_reachable()).await
 }
 
 async fn timed(what: &str, deadline: Duration, is_so: impl Fn() -> bool) -> Duration {

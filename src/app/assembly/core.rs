@@ -126,7 +126,7 @@ impl Site<'_> {
         let (settings, parts) = (self.settings, self.parts);
         let (contact, held) = (parts.contact.clone(), Arc::clone(in_flight));
         let broker = move || BrokerContact {
-            has_broker: contact.is_held(),
+            has_broker: contact.is_reachable(),
             has_due: held.amount().tasks > 0,
         };
         let identity = MembershipSettings {

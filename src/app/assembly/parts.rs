@@ -123,7 +123,7 @@ impl NodeParts {
     /// servers that are away.
     pub fn missing(&self, reason: String) -> Vec<NotReady> {
         let mut missing = vec![NotReady { what: Requirement::Postgres, why: reason }];
-        if !self.contact.is_held() {
+        if !self.contact.is_reachable() {
             missing.push(NotReady { what: Requirement::Kafka, why: self.contact.trouble() });
         }
         if let Some((_, view)) = &self.etcd

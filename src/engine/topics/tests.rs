@@ -17,7 +17,7 @@ fn topic() -> TopicName {
 
 fn silent_topics() -> TopicBreakers {
     let mut topics = TopicBreakers::new(SETTINGS);
-    topics.held(&topic(), 1, 10, second(0));
+    topics.add_in_flight(&topic(), 1, 10, second(0));
     assert_eq!(topics.turn(second(4), true, |_| true), []);
     assert_eq!(topics.turn(second(5), true, |_| true), [Action::Opened(topic())]);
     topics
@@ -44,7 +44,7 @@ fn a_silent_topic_becomes_unavailable_and_an_acknowledgement_ends_that() {
 #[test]
 fn a_topic_that_refuses_what_it_is_probed_with_becomes_unavailable_again_at_once() {
     let mut topics = probed_topics();
-    topics.held(&topic(), 1, 10, second(10));
+    topics.add_in_flight(&topic(), 1, 10, second(10));
     topics.refused(&topic(), second(10));
     topics.released(&topic(), 1, 10);
     assert!(!topics.is_open(&topic()), "nothing more is let through");
@@ -52,7 +52,7 @@ fn a_topic_that_refuses_what_it_is_probed_with_becomes_unavailable_again_at_once
     assert_eq!(topics.turn(second(15), true, |_| false), [Action::Look(topic())]);
     // One partition refuses records, another one accepts them.
     topics.looked(&topic(), Sight::There, second(15));
-    topics.held(&topic(), 2, 20, second(15));
+    topics.add_in_flight(&topic(), 2, 20, second(15));
     topics.refused(&topic(), second(15));
     assert_eq!(topics.acknowledged(&topic(), second(15)), Some(Action::Closed(topic())));
     assert!(topics.is_open(&topic()));
@@ -68,7 +68,7 @@ fn an_unavailable_topic_is_named_with_since_when_and_no_probe_ends_that() {
     assert_eq!(topics.turn(second(10), true, |_| true), [Action::Look(topic())]);
     topics.looked(&name, Sight::There, second(10));
     assert_eq!(topics.open(), [unavailable(&name, 5)], "it has tasks, and nothing is acknowledged");
-    topics.held(&other, 1, 10, second(11));
+    topics.add_in_flight(&other, 1, 10, second(11));
     topics.turn(second(16), true, |_| true);
     assert_eq!(topics.open(), [unavailable(&name, 5), unavailable(&other, 16)]);
     topics.acknowledged(&name, second(17));
@@ -92,7 +92,7 @@ fn why_a_topic_takes_nothing_is_known_until_it_takes_something() {
 #[test]
 fn a_probe_lets_one_claim_through() {
     let mut topics = probed_topics();
-    topics.held(&topic(), 5, 50, second(11));
+    topics.add_in_flight(&topic(), 5, 50, second(11));
     assert!(!topics.is_open(&topic()), "one claim is enough for a probe");
     assert_eq!(topics.turn(second(16), true, |_| false), []);
     assert_eq!(topics.turn(second(17), true, |_| true), []);
@@ -105,7 +105,7 @@ fn a_probe_of_tasks_that_are_not_due_yet_is_not_taken_for_silence() {
     let mut topics = silent_topics();
     topics.released(&topic(), 1, 10);
     topics.looked(&topic(), Sight::There, second(10));
-    topics.held(&topic(), 5, 50, second(11));
+    topics.add_in_flight(&topic(), 5, 50, second(11));
     assert_eq!(topics.turn(second(18), true, |_| false), [], "they are due at 19");
     assert_eq!(topics.acknowledged(&topic(), second(19)), Some(Action::Closed(topic())));
     assert!(topics.is_open(&topic()));
@@ -187,7 +187,7 @@ fn a_probe_without_a_task_goes_on() {
 #[test]
 fn no_topic_is_to_blame_while_all_of_kafka_is_away() {
     let mut topics = TopicBreakers::new(SETTINGS);
-    topics.held(&topic(), 1, 10, second(0));
+    topics.add_in_flight(&topic(), 1, 10, second(0));
     assert_eq!(topics.turn(second(60), false, |_| true), []);
     assert_eq!(topics.turn(second(64), true, |_| true), []);
     assert_eq!(topics.turn(second(65), true, |_| true), [Action::Opened(topic())]);
@@ -196,14 +196,14 @@ fn no_topic_is_to_blame_while_all_of_kafka_is_away() {
 #[test]
 fn a_topic_at_its_limit_is_left_out_until_there_is_room() {
     let mut topics = TopicBreakers::new(SETTINGS);
-    topics.held(&topic(), 100, 10, second(0));
+    topics.add_in_flight(&topic(), 100, 10, second(0));
     assert!(!topics.is_open(&topic()) && topics.full().contains(&topic()));
-    assert_eq!(topics.held_by_full(), (100, 10));
+    assert_eq!(topics.in_flight_of_full(), (100, 10));
     topics.released(&topic(), 24, 0);
     assert!(!topics.full().is_empty(), "a claim's worth is no room");
     topics.released(&topic(), 1, 0);
     assert!(topics.is_open(&topic()) && topics.full().is_empty());
-    topics.held(&topic(), 0, 990, second(0));
+    topics.add_in_flight(&topic(), 0, 990, second(0));
     assert!(!topics.is_open(&topic()), "bytes count as well");
 }
 
@@ -214,7 +214,7 @@ fn a_topic_that_is_gone_and_full_is_full_so_that_the_rest_of_it_is_given_up_soon
         topics.looked(&topic(), Sight::Denied, second(n));
     }
     assert!(topics.is_gone(&topic()));
-    topics.held(&topic(), 100, 10, second(311));
+    topics.add_in_flight(&topic(), 100, 10, second(311));
     assert!(!topics.is_open(&topic()) && topics.full().contains(&topic()));
 }
 
@@ -235,7 +235,7 @@ fn while_kafka_is_slow_silence_is_no_topics_fault_and_refusals_are() {
     for pace in [KafkaPace::Stalled, KafkaPace::Throttled] {
         let mut topics = TopicBreakers::new(SETTINGS);
         topics.set_pace(pace);
-        topics.held(&topic(), 1, 10, second(0));
+        topics.add_in_flight(&topic(), 1, 10, second(0));
         for n in 1..60 {
             assert_eq!(topics.turn(second(n), true, |_| true), [], "{pace:?}");
         }
@@ -259,7 +259,7 @@ fn while_kafka_is_slow_silence_is_no_topics_fault_and_refusals_are() {
 #[test]
 fn a_probe_is_not_unanswered_while_kafka_is_slow() {
     let mut topics = probed_topics();
-    topics.held(&topic(), 1, 10, second(11));
+    topics.add_in_flight(&topic(), 1, 10, second(11));
     topics.set_pace(KafkaPace::Throttled);
     assert_eq!(topics.turn(second(40), true, |_| true), []);
     assert_eq!(topics.acknowledged(&topic(), second(50)), Some(Action::Closed(topic())));
@@ -268,14 +268,14 @@ fn a_probe_is_not_unanswered_while_kafka_is_slow() {
 #[test]
 fn a_topic_is_silent_only_for_longer_than_twice_what_others_wait_for_an_acknowledgement() {
     let mut topics = TopicBreakers::new(SETTINGS);
-    topics.held(&topic(), 1, 10, second(0));
+    topics.add_in_flight(&topic(), 1, 10, second(0));
     topics.waited(Duration::from_secs(8));
     assert_eq!(topics.turn(second(5), true, |_| true), []);
     topics.waited(Duration::from_secs(8));
     assert_eq!(topics.turn(second(15), true, |_| true), []);
     assert_eq!(topics.turn(second(16), true, |_| true), [Action::Opened(topic())]);
     let mut topics = TopicBreakers::new(SETTINGS);
-    topics.held(&topic(), 1, 10, second(0));
+    topics.add_in_flight(&topic(), 1, 10, second(0));
     topics.waited(Duration::from_secs(8));
     assert_eq!(topics.turn(second(5), true, |_| true), []);
     assert_eq!(
@@ -289,7 +289,7 @@ fn a_topic_is_silent_only_for_longer_than_twice_what_others_wait_for_an_acknowle
 fn while_kafka_throttles_a_topic_has_in_flight_what_went_out_of_it_lately() {
     let settings = TopicSettings { tasks_max: 1_000_000, bytes_max: 100 << 20, ..SETTINGS };
     let mut topics = TopicBreakers::new(settings);
-    topics.held(&topic(), 10, 1 << 20, second(0));
+    topics.add_in_flight(&topic(), 10, 1 << 20, second(0));
     assert!(topics.is_open(&topic()));
     topics.set_pace(KafkaPace::Throttled);
     assert!(
@@ -297,9 +297,9 @@ fn while_kafka_throttles_a_topic_has_in_flight_what_went_out_of_it_lately() {
         "nothing went out of it"
     );
     topics.released(&topic(), 8, 960 << 10);
-    topics.held(&topic(), 8, 500 << 10, second(1));
+    topics.add_in_flight(&topic(), 8, 500 << 10, second(1));
     assert!(topics.is_open(&topic()), "564 KiB are in flight, and 960 went out");
-    topics.held(&topic(), 8, 500 << 10, second(2));
+    topics.add_in_flight(&topic(), 8, 500 << 10, second(2));
     assert!(!topics.is_open(&topic()));
     topics.set_pace(KafkaPace::Steady);
     assert!(topics.is_open(&topic()));
@@ -308,7 +308,7 @@ fn while_kafka_throttles_a_topic_has_in_flight_what_went_out_of_it_lately() {
 #[test]
 fn a_topic_that_may_not_be_written_to_is_given_up_on_as_late_as_one_that_is_missing() {
     let mut topics = TopicBreakers::new(SETTINGS);
-    topics.held(&topic(), 1, 10, second(0));
+    topics.add_in_flight(&topic(), 1, 10, second(0));
     assert_eq!(
         topics.forbidden(&topic(), second(0)),
         Some(Action::Forbidden(topic(), SETTINGS.denial_max))
@@ -345,7 +345,7 @@ fn a_topic_that_may_not_be_written_to_is_given_up_on_as_late_as_one_that_is_miss
 fn refusals_for_a_missing_right_with_an_acknowledgement_or_much_time_between_do_not_add_up() {
     let anew = Some(Action::Forbidden(topic(), SETTINGS.denial_max));
     let mut topics = TopicBreakers::new(SETTINGS);
-    topics.held(&topic(), 1, 10, second(0));
+    topics.add_in_flight(&topic(), 1, 10, second(0));
     assert_eq!(topics.forbidden(&topic(), second(0)), anew);
     assert_eq!(topics.forbidden(&topic(), second(80)), None);
     assert_eq!(topics.forbidden(&topic(), second(400)), anew, "nobody tried for long");

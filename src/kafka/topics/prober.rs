@@ -169,7 +169,7 @@ impl Prober {
                     .set_patience(KafkaPatience::answered(clock::monotonic().since(asked_at)));
                 // Existing contact is kept: a few unreachable brokers of many are no reason to
                 // stop.
-                let has_contact = self.contact.is_held() || self.has_new_acknowledgements();
+                let has_contact = self.contact.is_reachable() || self.has_new_acknowledgements();
                 let addresses: Vec<_> = metadata
                     .brokers()
                     .iter()
@@ -197,7 +197,7 @@ impl Prober {
 
     fn is_probe_due(&self) -> bool {
         let Some(probed_at) = self.probed_at else { return true };
-        let is_urgent = self.contact.is_in_doubt() || !self.contact.is_held();
+        let is_urgent = self.contact.is_in_doubt() || !self.contact.is_reachable();
         clock::monotonic().since(probed_at)
             >= if is_urgent { PROBE_AGAIN_AFTER } else { PROBE_AFTER }
     }
@@ -211,7 +211,7 @@ impl Prober {
     /// address may be the only one reachable from outside.
     fn answered(&mut self) {
         self.unanswered_since = None;
-        if self.contact.is_held() {
+        if self.contact.is_reachable() {
             self.hold();
         }
     }

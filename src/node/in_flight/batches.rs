@@ -101,7 +101,7 @@ impl InFlightBatches {
         let charges = held.charges();
         let mut topics = self.topics();
         for (topic, charge) in held.batch.topics().iter().zip(charges) {
-            topics.held(topic, charge.tasks, charge.bytes, now);
+            topics.add_in_flight(topic, charge.tasks, charge.bytes, now);
         }
         drop(topics);
         Some(held)
@@ -183,8 +183,8 @@ impl InFlightBatches {
     /// published it. Returns the batches given up.
     pub fn give_up_lost(&self, own: &[BatchId], asked_at: Monotonic) -> Vec<BatchId> {
         let own: HashSet<BatchId> = own.iter().copied().collect();
-        let lost = self.all_held().into_iter().filter(|held| {
-            is_lost(held.batch.id, held.held_at, &own, asked_at) && held.give_up(true)
+        let lost = self.all_in_flight().into_iter().filter(|held| {
+            is_lost(held.batch.id, held.taken_at, &own, asked_at) && held.give_up(true)
         });
         lost.map(|held| held.batch.id).collect()
     }
@@ -196,14 +196,14 @@ impl InFlightBatches {
 
     /// Gives up all incomplete batches in flight, and returns them.
     pub fn give_up_all(&self) -> Vec<BatchId> {
-        self.all_held()
+        self.all_in_flight()
             .into_iter()
             .filter(|held| held.give_up(false))
             .map(|held| held.batch.id)
             .collect()
     }
 
-    fn all_held(&self) -> Vec<Arc<InFlightBatch>> {
+    fn all_in_flight(&self) -> Vec<Arc<InFlightBatch>> {
         self.lock().slots.iter().map(|(_slot, held)| Arc::clone(held)).collect()
     }
 
@@ -216,7 +216,7 @@ impl InFlightBatches {
     /// Returns true when a record due before `due_before` has been in flight for longer than `age`
     /// without an outcome.
     pub fn has_waiting(&self, due_before: Timestamp, now: Monotonic, age: Duration) -> bool {
-        self.held_for(now, age).iter().any(|held| held.has_waiting(due_before))
+        self.in_flight_for(now, age).iter().any(|held| held.has_waiting(due_before))
     }
 
     /// Returns the topics with a record that is due before `due_before` and has been in flight for
@@ -228,7 +228,7 @@ impl InFlightBatches {
         age: Duration,
     ) -> HashSet<TopicName> {
         let mut silent = HashSet::new();
-        for held in self.held_for(now, age) {
+        for held in self.in_flight_for(now, age) {
             silent.extend(held.silent_topics(due_before));
         }
         silent
@@ -260,7 +260,7 @@ impl InFlightBatches {
     /// In-flight tasks of full topics do not count: otherwise two slow topics would keep the others
     /// from their tasks behind the watermark.
     pub fn has_room_behind_the_watermark(&self) -> bool {
-        let (tasks, bytes) = self.topics().held_by_full();
+        let (tasks, bytes) = self.topics().in_flight_of_full();
         let (amount, limits) = (self.amount(), self.limits);
         let (tasks, bytes) =
             (amount.tasks.saturating_sub(tasks), amount.bytes.saturating_sub(bytes));
@@ -303,7 +303,7 @@ impl InFlightBatches {
     /// publish deadline, and the acknowledged records beside it must not take the room of others
     /// until then.
     pub fn ease(&self, now: Monotonic, age: Duration) {
-        for held in self.held_for(now, age) {
+        for held in self.in_flight_for(now, age) {
             let Some((given_back, lighter)) = held.ease() else { continue };
             if let Some(batch) = lighter {
                 self.replace(&held, batch);
@@ -359,7 +359,7 @@ impl InFlightBatches {
         self.give_back(held, &held.take_charges());
     }
 
-    fn held_for(&self, now: Monotonic, age: Duration) -> Vec<Arc<InFlightBatch>> {
+    fn in_flight_for(&self, now: Monotonic, age: Duration) -> Vec<Arc<InFlightBatch>> {
         let state = self.lock();
         let held = state.slots.iter().map(|(_slot, held)| held);
         held.filter(|held| held.age(now) >= age).cloned().collect()

@@ -18,7 +18,7 @@ use crate::shutdown::TaskFailure;
 /// The interval of checks. A record that failed while its topic was not at fault waits as long.
 const INTERVAL: Duration = Duration::from_millis(250);
 /// Waiting records are compared with the publish deadline eight times per deadline.
-const HELD_FACTOR: u32 = 8;
+const CHECKS_PER_DEADLINE: u32 = 8;
 
 #[derive(Debug)]
 pub struct ProducerKeeper {
@@ -73,7 +73,7 @@ impl ProducerKeeper {
             let now = clock::monotonic();
             let (pace, _throttle) = self.publisher.pace();
             let is_steady = self.shared.fence.has_broker() && pace == KafkaPace::Steady;
-            if deadline.is_to_be_held(is_steady, now) {
+            if deadline.is_to_be_checked(is_steady, now) {
                 self.take_back_overdue(now);
             }
         }
@@ -102,22 +102,22 @@ impl ProducerKeeper {
 struct OwnDeadline {
     span: Duration,
     steady_since: Monotonic,
-    held_at: Monotonic,
+    checked_at: Monotonic,
 }
 
 impl OwnDeadline {
     const fn new(span: Duration, now: Monotonic) -> Self {
-        Self { span, steady_since: now, held_at: now }
+        Self { span, steady_since: now, checked_at: now }
     }
 
-    fn is_to_be_held(&mut self, is_steady: bool, now: Monotonic) -> bool {
+    fn is_to_be_checked(&mut self, is_steady: bool, now: Monotonic) -> bool {
         if !is_steady {
             self.steady_since = now;
         }
         let is_due = now.since(self.steady_since) >= self.span
-            && now.since(self.held_at) >= self.span / HELD_FACTOR;
+            && now.since(self.checked_at) >= self.span / CHECKS_PER_DEADLINE;
         if is_due {
-            self.held_at = now;
+            self.checked_at = now;
         }
         is_due
     }
@@ -128,14 +128,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_deadline_is_held_against_what_waited_while_kafka_kept_its_pace() {
+    fn the_deadline_is_for_what_waited_while_kafka_kept_its_pace() {
         let at = |seconds| Monotonic::from_start(Duration::from_secs(seconds));
         let mut deadline = OwnDeadline::new(Duration::from_secs(30), at(0));
         let held = |deadline: &mut OwnDeadline,
                     seconds: std::ops::Range<u64>,
                     is_steady: bool|
          -> Vec<u64> {
-            seconds.filter(|second| deadline.is_to_be_held(is_steady, at(*second))).collect()
+            seconds.filter(|second| deadline.is_to_be_checked(is_steady, at(*second))).collect()
         };
         assert_eq!(held(&mut deadline, 1..40, true), [30, 34, 38]);
         assert_eq!(held(&mut deadline, 40..100, false), Vec::<u64>::new());

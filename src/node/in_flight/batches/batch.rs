@@ -15,7 +15,7 @@ pub struct InFlightBatch {
     pub batch: Batch,
     /// The slot of the batch: half of the correlation id of its records.
     pub slot: u32,
-    pub(super) held_at: Monotonic,
+    pub(super) taken_at: Monotonic,
     /// Topics that were paused when the batch was loaded.
     left_out: OnceLock<Vec<TopicName>>,
     /// The progress is shared with every holder of the batch as it was before it became lighter
@@ -68,7 +68,7 @@ pub enum Noted {
 }
 
 impl InFlightBatch {
-    pub(super) fn new(batch: Batch, slot: u32, past: Past, held_at: Monotonic) -> Self {
+    pub(super) fn new(batch: Batch, slot: u32, past: Past, taken_at: Monotonic) -> Self {
         let course = Course {
             outcomes: vec![None; batch.len()],
             left: batch.len(),
@@ -80,7 +80,7 @@ impl InFlightBatch {
             is_void: false,
         };
         let left_out = OnceLock::new();
-        Self { batch, slot, held_at, left_out, course: Arc::new(Mutex::new(course)) }
+        Self { batch, slot, taken_at, left_out, course: Arc::new(Mutex::new(course)) }
     }
 
     /// Defers the tasks of paused topics. Only the first call counts.
@@ -100,7 +100,7 @@ impl InFlightBatch {
 
     /// Returns for how long the batch has been in flight.
     pub fn age(&self, now: Monotonic) -> Duration {
-        now.since(self.held_at)
+        now.since(self.taken_at)
     }
 
     /// Records the outcome of a task. A second outcome of the same task changes nothing.
@@ -234,7 +234,7 @@ impl InFlightBatch {
         Self {
             batch,
             slot: self.slot,
-            held_at: self.held_at,
+            taken_at: self.taken_at,
             left_out: self.left_out.clone(),
             course: Arc::clone(&self.course),
         }

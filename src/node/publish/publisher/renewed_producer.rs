@@ -95,7 +95,7 @@ impl Maker {
                 DeliveryOutcome::Failed(failed)
                     if failed.failure == Failure::Unknown
                         && !failed.is_taken_back()
-                        && contact.is_held() =>
+                        && contact.is_reachable() =>
                 {
                     marked.is_in_doubt.store(true, Ordering::Relaxed);
                 }
@@ -200,7 +200,7 @@ impl RenewedProducer {
                 Retire::All,
             ));
         }
-        if !self.maker.contact.is_held() {
+        if !self.maker.contact.is_reachable() {
             return None;
         }
         // Records on their way may still be acknowledged.
@@ -237,7 +237,7 @@ impl RenewedProducer {
         let (producer, contact) = (self.current(), &self.maker.contact);
         let is_unanswered = producer.is_suspect(contact)
             && !producer.inner.is_answered(ANSWER_DEADLINE).await
-            && contact.is_held();
+            && contact.is_reachable();
         // The producer may have connected meanwhile.
         let is_unanswered = is_unanswered && producer.inner.has_no_way();
         if is_unanswered && self.replace(&producer, Retire::All)? {
@@ -366,7 +366,7 @@ impl ProducerInstance {
         let (acknowledged, now) = (self.acknowledged(), clock::monotonic());
         let mut pulse = self.pulse.lock();
         let has_nothing_to_say =
-            self.inner.in_flight() == 0 || !contact.is_held() || !self.inner.has_no_way();
+            self.inner.in_flight() == 0 || !contact.is_reachable() || !self.inner.has_no_way();
         let is_alive = acknowledged != pulse.acknowledged || has_nothing_to_say;
         let is_suspect = !is_alive && now.since(pulse.since) >= PULSE_MAX;
         if is_alive || is_suspect {

@@ -270,7 +270,7 @@ impl Reports {
         let failed = if failed.is_taken_back() { failed.timed_out() } else { failed };
         let circumstances = Circumstances {
             is_given_up: held.is_given_up(),
-            is_blameless: is_retired || is_early || !self.contact.is_held(),
+            is_blameless: is_retired || is_early || !self.contact.is_reachable(),
             is_topic_gone: self.is_topic_gone(&held, place),
         };
         match remedy(failed.failure, circumstances) {

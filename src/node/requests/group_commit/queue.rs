@@ -47,15 +47,15 @@ pub struct Asked<'a> {
 /// The tasks of each principal in the queue.
 #[derive(Default, Debug)]
 struct Shares {
-    held: HashMap<PrincipalName, usize>,
+    queued: HashMap<PrincipalName, usize>,
     shared_until: Monotonic,
 }
 
 impl Shares {
     /// Returns the tasks of a principal, and whether others have some, too.
     fn of(&self, principal: &PrincipalName) -> (usize, bool) {
-        let own = self.held.get(principal).copied().unwrap_or_default();
-        (own, self.held.len() > usize::from(own > 0))
+        let own = self.queued.get(principal).copied().unwrap_or_default();
+        (own, self.queued.len() > usize::from(own > 0))
     }
 }
 
@@ -70,10 +70,10 @@ struct Share {
 impl Drop for Share {
     fn drop(&mut self) {
         let mut shares = self.shares.lock();
-        if let Some(held) = shares.held.get_mut(&self.principal) {
-            *held = held.saturating_sub(self.tasks);
-            if *held == 0 {
-                shares.held.remove(&self.principal);
+        if let Some(queued) = shares.queued.get_mut(&self.principal) {
+            *queued = queued.saturating_sub(self.tasks);
+            if *queued == 0 {
+                shares.queued.remove(&self.principal);
             }
         }
     }
@@ -155,7 +155,7 @@ impl Queue {
         if is_shared && own > 0 && with_asked > self.half() {
             return Err(Refusal::Busy { limit: "submit_queue_share" });
         }
-        shares.held.insert(asked.principal.clone(), with_asked);
+        shares.queued.insert(asked.principal.clone(), with_asked);
         let (shares, principal) = (Arc::clone(&self.shares), asked.principal.clone());
         Ok(Share { shares, principal, tasks: asked.tasks })
     }
@@ -227,7 +227,7 @@ mod tests {
         drop(own);
         held.push(ask(&flood, 1, 20).unwrap());
         held.clear();
-        assert!(queue.shares.lock().held.is_empty() && queue.is_empty());
+        assert!(queue.shares.lock().queued.is_empty() && queue.is_empty());
     }
 
     #[test]

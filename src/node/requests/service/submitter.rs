@@ -388,10 +388,15 @@ impl Submitter {
         };
         // The future is on the heap: it is rarely needed, and would make the future of every submit
         // larger.
-        Box::pin(self.held_again(draft, facts)).await
+        Box::pin(self.confirmed_fit(draft, facts)).await
     }
 
-    async fn held_again(&self, draft: &Draft, facts: TopicFacts) -> (Facts, Result<(), Refusal>) {
+    /// Checks the draft again with its compressed size, and then with fresh limits of the topic.
+    async fn confirmed_fit(
+        &self,
+        draft: &Draft,
+        facts: TopicFacts,
+    ) -> (Facts, Result<(), Refusal>) {
         let record = &draft.record;
         if fits(draft, self.topics.size(record, facts).await, facts).is_ok() {
             return (Ok(facts), Ok(()));
