@@ -149,7 +149,7 @@ pub async fn serve(settings: Settings, handles: Handles) -> Result<(), TaskFailu
     let api_settings = ApiSettings { dev: handles.dev.clone(), ..api_settings(&settings, hosts) };
     let cursors = ports.serve(api_settings, api, &tasks)?;
     handles.address.get_or_init(|| address);
-    tasks.spawn("readiness", readiness::say(service.clone(), readiness_metrics, tasks.clone()));
+    tasks.spawn("readiness", readiness::report(service.clone(), readiness_metrics, tasks.clone()));
     let principals = policy.current().principals().len();
     tracing::info!(
         %address,

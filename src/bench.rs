@@ -44,7 +44,7 @@ use load::record::Records;
 use load::rest::{RestTarget, TrackedLoad, WrittenDue};
 use results::report::BenchReport;
 use results::svg;
-use run::{Setup, say};
+use run::{Setup, print_line};
 use scenarios::{
     burst::{self, BurstPlan},
     cancel::{self, CancelPlan},
@@ -82,7 +82,7 @@ pub async fn run(bench: BenchArgs, kafka_properties: Vec<(String, String)>) -> E
     let credential = match bench.check().and_then(|()| credential_of(&bench.common)) {
         Ok(credential) => credential,
         Err(wrong) => {
-            say(&format!("bench: {wrong}"));
+            print_line(&format!("bench: {wrong}"));
             return ExitCode::from(2);
         }
     };
@@ -96,11 +96,11 @@ pub async fn run(bench: BenchArgs, kafka_properties: Vec<(String, String)>) -> E
     match outcome {
         Ok(report) if report.counts.are_clean() => ExitCode::SUCCESS,
         Ok(_) => {
-            say("bench: a guarantee was broken, see above");
+            print_line("bench: a guarantee was broken, see above");
             ExitCode::FAILURE
         }
         Err(failure) => {
-            say(&format!("bench: {failure}"));
+            print_line(&format!("bench: {failure}"));
             ExitCode::FAILURE
         }
     }
@@ -145,7 +145,7 @@ async fn measure(
         }
         Scenario::Submit(args) => {
             let report = submit::submit(&setup, &submit_plan(args), &rest).await?;
-            say_stored(&setup.topics);
+            print_stored(&setup.topics);
             Ok(report)
         }
         Scenario::Outbox(args) => {
@@ -246,7 +246,7 @@ async fn written<I: LoadTarget>(
             let (count, call) = (u64::from(args.count), args.batch.saturating_as());
             let plan = TakeInPlan { scenario, count, call, connections };
             let report = take_in::take_in(setup, &plan, target).await?;
-            say_stored(&setup.topics);
+            print_stored(&setup.topics);
             report
         }
     };
@@ -256,10 +256,10 @@ async fn written<I: LoadTarget>(
     Ok(report)
 }
 
-fn say_stored(topics: &[TopicName]) {
+fn print_stored(topics: &[TopicName]) {
     let [topic, others @ ..] = topics else { return };
     let others = if others.is_empty() { "" } else { ", and likewise for each other topic" };
-    say(&format!(
+    print_line(&format!(
         "bench: the stored tasks are due in two to four hours; `punctual cancel --topic {topic} \
          --yes` cancels them{others}"
     ));
@@ -414,7 +414,7 @@ fn tell(report: &BenchReport, common: &Common) -> Result<(), String> {
     if let Some(path) = &common.svg {
         match svg::of_report(report) {
             Some(picture) => write(path, &picture)?,
-            None => say("bench: there is no distribution to draw"),
+            None => print_line("bench: there is no distribution to draw"),
         }
     }
     Ok(())

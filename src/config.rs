@@ -93,14 +93,14 @@ impl CommandRefusal {
     pub fn report(&self) -> ExitCode {
         let (said, code) = match self {
             Self::Usage(error) => (error.print(), u8::try_from(error.exit_code()).unwrap_or(2)),
-            Self::Problems(problems) => (say(problems), 2),
+            Self::Problems(problems) => (print_problems(problems), 2),
         };
         // The output is closed, so only the exit code can still report the failure.
         if said.is_err() { ExitCode::from(2) } else { ExitCode::from(code) }
     }
 }
 
-fn say(problems: &[SettingProblem]) -> io::Result<()> {
+fn print_problems(problems: &[SettingProblem]) -> io::Result<()> {
     let mut out = io::stderr().lock();
     problems.iter().try_for_each(|problem| writeln!(out, "punctual: {problem}"))
 }

@@ -156,11 +156,11 @@ pub struct ApiShared {
 }
 
 /// The shortest interval between two log lines about callers at their limit.
-const SAY_CALLER_EVERY: Duration = Duration::from_secs(60);
+const LOG_CALLER_EVERY: Duration = Duration::from_secs(60);
 
 impl ApiShared {
     /// Logs a caller that is at its limit. Further ones within a minute are counted, not logged.
-    pub fn say_caller(&self, limit: &'static str, caller: IpAddr) {
+    pub fn log_refused_caller(&self, limit: &'static str, caller: IpAddr) {
         if self.caller_said.lock().lets_through(clock::monotonic()) {
             tracing::warn!(
                 %caller, limit,
@@ -207,7 +207,7 @@ impl ApiShared {
             requests,
             metrics_texts: Semaphore::new(METRICS_AT_ONCE_MAX),
             documents: Semaphore::new(DOCUMENTS_AT_ONCE_MAX),
-            caller_said: Mutex::new(Throttle::new(SAY_CALLER_EVERY)),
+            caller_said: Mutex::new(Throttle::new(LOG_CALLER_EVERY)),
             looks: Mutex::default(),
         }
     }

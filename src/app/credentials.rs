@@ -23,7 +23,7 @@ use super::{exposure, kafka_settings};
 /// Interval at which the files are read.
 const INTERVAL: Duration = Duration::from_secs(2);
 /// Interval of the log lines about files that stay wrong.
-const SAY_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_secs(60);
 /// Properties of Kafka that may change while the node runs begin with one of these.
 const CHANGEABLE: [&str; 3] = ["sasl.", "ssl.", "https."];
 
@@ -62,7 +62,7 @@ impl CredentialKeeper {
             servers,
             is_wrong: false,
             failures,
-            said: Throttle::new(SAY_EVERY),
+            said: Throttle::new(LOG_EVERY),
         }
     }
 

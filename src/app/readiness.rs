@@ -42,19 +42,19 @@ impl ReadinessMetrics {
 }
 
 /// Reports readiness until the node drains. The drain has its own log line.
-pub async fn say(
+pub async fn report(
     service: Service,
     metrics: ReadinessMetrics,
     tasks: Tasks,
 ) -> Result<(), TaskFailure> {
-    let mut said = SaidReadiness { lacked: None, changed_at: clock::monotonic() };
+    let mut logged = LoggedReadiness { lacked: None, changed_at: clock::monotonic() };
     loop {
         let missing = service.missing();
         metrics.show(&missing);
         if tasks.draining.is_cancelled() {
             return Ok(());
         }
-        said.say(&missing, clock::monotonic());
+        logged.log(&missing, clock::monotonic());
         tokio::select! {
             () = clock::sleep(INTERVAL) => {}
             () = tasks.draining.cancelled() => {}
@@ -63,15 +63,15 @@ pub async fn say(
     }
 }
 
-struct SaidReadiness {
+struct LoggedReadiness {
     /// `None` before the node was ready for the first time. During a start, the waiting module logs
     /// the reason.
     lacked: Option<Vec<Requirement>>,
     changed_at: Monotonic,
 }
 
-impl SaidReadiness {
-    fn say(&mut self, missing: &[NotReady], now: Monotonic) {
+impl LoggedReadiness {
+    fn log(&mut self, missing: &[NotReady], now: Monotonic) {
         let lacks: Vec<Requirement> = missing.iter().map(|missing| missing.what).collect();
         if self.lacked.as_ref().map_or(!lacks.is_empty(), |lacked| *lacked == lacks) {
             return;

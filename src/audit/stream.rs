@@ -26,7 +26,7 @@ const WAIT_MAX: Duration = Duration::from_secs(2);
 /// Pause after a failed write.
 const RETRY: Duration = Duration::from_millis(500);
 /// Interval of the log lines about failed writes.
-const SAY_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamSettings {
@@ -102,7 +102,7 @@ impl AuditStream {
             file,
             is_lossy: settings.is_lossy,
             metrics,
-            said: Throttle::new(SAY_EVERY),
+            said: Throttle::new(LOG_EVERY),
         };
         let (end, ended) = oneshot::channel();
         thread::Builder::new().name("audit".to_owned()).spawn(move || {

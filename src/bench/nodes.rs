@@ -6,7 +6,7 @@ use bytes::Bytes;
 use hyper::Method;
 
 use super::load::http::{Http, Trust};
-use super::run::say;
+use super::run::print_line;
 use super::scenarios::drain::Publishers;
 use crate::clock;
 
@@ -54,12 +54,12 @@ impl ByHand {
 
 impl Publishers for ByHand {
     async fn stop(&mut self) -> Result<(), String> {
-        say(STOP);
+        print_line(STOP);
         self.wait(false).await
     }
 
     async fn start(&mut self) -> Result<(), String> {
-        say(START);
+        print_line(START);
         self.wait(true).await
     }
 }

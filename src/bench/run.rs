@@ -71,7 +71,7 @@ pub fn millis(span: Duration) -> i64 {
 }
 
 /// Prints a line of progress. A failed write is ignored, because a closed stderr has no reader.
-pub fn say(line: &str) {
+pub fn print_line(line: &str) {
     writeln!(std::io::stderr(), "{line}").ok();
 }
 
@@ -103,7 +103,7 @@ impl BenchRun {
         .await;
         let reader = reader.map_err(|error| chain(&error))?;
         for watched in setup.watched.iter().filter(|watched| !watched.is_there()) {
-            say(&format!("{scenario}: there is no process {} now", watched.name));
+            print_line(&format!("{scenario}: there is no process {} now", watched.name));
         }
         let mut teller = JoinSet::new();
         teller.spawn(tell(scenario, Arc::clone(&ledger)));
@@ -117,8 +117,8 @@ impl BenchRun {
         })
     }
 
-    pub fn say(&self, what: &str) {
-        say(&format!("{}: {what}", self.scenario));
+    pub fn print_line(&self, what: &str) {
+        print_line(&format!("{}: {what}", self.scenario));
     }
 
     /// Samples the processes.
@@ -186,7 +186,7 @@ impl BenchRun {
                 (seen, seen_at) = (count, clock::monotonic());
             }
             if clock::monotonic().since(seen_at) > PATIENCE {
-                self.say(&format!("{} tasks {what}", missing()));
+                self.print_line(&format!("{} tasks {what}", missing()));
                 return false;
             }
         }
@@ -235,7 +235,7 @@ pub async fn fill<I: LoadTarget>(
     if count == 0 {
         return Ok(());
     }
-    say(&format!("background: {} tasks", grouped(count)));
+    print_line(&format!("background: {} tasks", grouped(count)));
     let start = now();
     let ledger = Arc::new(Ledger::new(rand::random(), start));
     let (from, to) = (start + millis(due.start), start + millis(due.end));
@@ -283,7 +283,7 @@ async fn tell(scenario: &'static str, ledger: Arc<Ledger>) {
         let count = |count: usize| grouped(count.saturating_as::<u64>());
         let seconds = clock::monotonic().since(started_at).as_secs();
         let (accepted, arrived) = (count(snapshot.accepted_count), count(snapshot.arrived_count));
-        say(&format!(
+        print_line(&format!(
             "{scenario}: {seconds} s, submitted {}, accepted {accepted}, arrived {arrived}",
             count(snapshot.planned_count)
         ));

@@ -67,7 +67,7 @@ struct TokenFailure {
 const TOKEN_FAILURE_LASTS: Duration = Duration::from_secs(75);
 /// Statistics tell within this time that another producer still has a connection.
 const REFUSED_AFTER: Duration = Duration::from_secs(5);
-const SAY_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ContactState {
@@ -91,8 +91,8 @@ impl KafkaContact {
             trouble: Mutex::new(None),
             token_failure: Mutex::new(None),
             connected_at: Mutex::new(None),
-            said_of_tokens: Mutex::new(Throttle::new(SAY_EVERY)),
-            said_of_loss: Mutex::new(Throttle::new(SAY_EVERY)),
+            said_of_tokens: Mutex::new(Throttle::new(LOG_EVERY)),
+            said_of_loss: Mutex::new(Throttle::new(LOG_EVERY)),
             prober,
             metrics,
         };

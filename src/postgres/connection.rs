@@ -35,7 +35,7 @@ const SIGN_OF_LIFE_MAX: Duration = Duration::from_secs(2);
 /// A statement is logged as slow after this time, and after a tenth of the deadline.
 const SLOW: Duration = Duration::from_secs(1);
 /// Minimum time between two such log lines of one connection.
-const SAY_SLOW_EVERY: Duration = Duration::from_secs(60);
+const LOG_SLOW_EVERY: Duration = Duration::from_secs(60);
 
 /// The schemas of all tables and functions, unless the URL names others. A default of the role or
 /// the database could name a schema with tables of the same names, or with another clock.
@@ -85,7 +85,7 @@ impl Connection {
             open: None,
             timeline: Timeline::default(),
             used_at: Monotonic::default(),
-            slow_said: Throttle::new(SAY_SLOW_EVERY),
+            slow_said: Throttle::new(LOG_SLOW_EVERY),
         }
     }
 

@@ -138,7 +138,7 @@ impl RequestPlace {
         };
         if !self.connection.caller.take_place(purpose, caller_max) {
             shared.metrics.rejected(caller_limit);
-            shared.say_caller(caller_limit, self.caller());
+            shared.log_refused_caller(caller_limit, self.caller());
             return Err(Problem::too_many_requests(self.caller(), caller_max, set_by));
         }
         if let Some((places, limit)) = shared.places(purpose) {

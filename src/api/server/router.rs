@@ -161,8 +161,8 @@ impl Api {
         &self.shared.metrics
     }
 
-    pub fn say_caller(&self, limit: &'static str, address: IpAddr) {
-        self.shared.say_caller(limit, address);
+    pub fn log_refused_caller(&self, limit: &'static str, address: IpAddr) {
+        self.shared.log_refused_caller(limit, address);
     }
 
     /// Makes the place of a request whose header came over `connection`.
@@ -395,7 +395,7 @@ impl Api {
         let counted = self.shared.denials.count(address, clock::monotonic());
         let Err(retry_after) = counted else { return };
         audited.has_no_line = true;
-        self.shared.say_caller("denials", address);
+        self.shared.log_refused_caller("denials", address);
         if kind != ProblemType::TaskNotFound {
             *response = Problem::denied_too_often(retry_after).into_response();
         }

@@ -36,7 +36,7 @@ const TURNED_AWAY_MAX: usize = 64;
 const TURN_AWAY_MAX: Duration = Duration::from_secs(2);
 /// The shortest interval between two log lines about a failed accept, which then fails at every
 /// retry.
-const SAY_ACCEPT_EVERY: Duration = Duration::from_secs(60);
+const LOG_ACCEPT_EVERY: Duration = Duration::from_secs(60);
 
 /// Serves `api` at `listener` until the node stops, over TLS when there is an acceptor. Open
 /// connections end by themselves, as tasks of `tasks`.
@@ -50,7 +50,7 @@ pub async fn serve(
         Arc::new(Semaphore::new(api.settings().connections_max.min(Semaphore::MAX_PERMITS)));
     let (callers, turned_away) = (Callers::default(), TurnedAway::new(&api, &tasks));
     let is_secure = acceptor.is_some();
-    let mut said = Throttle::new(SAY_ACCEPT_EVERY);
+    let mut said = Throttle::new(LOG_ACCEPT_EVERY);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -66,7 +66,7 @@ pub async fn serve(
         let connections_max = api.settings().caller_connections_max;
         let Some(caller) = callers.enter(peer.ip(), connections_max) else {
             api.metrics().rejected("caller_connections");
-            api.say_caller("caller_connections", peer.ip());
+            api.log_refused_caller("caller_connections", peer.ip());
             let problem = Problem::too_many_connections(peer.ip(), connections_max);
             turned_away.answer(stream, is_secure, &problem);
             continue;

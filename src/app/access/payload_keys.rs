@@ -16,7 +16,7 @@ use crate::postgres::cluster::reseal::{KeyCounts, ResealError, Resealed, Reseale
 use crate::sealing::key_file;
 
 /// Minimum time between two lines about the progress.
-const SAY_EVERY: Duration = Duration::from_secs(2);
+const LOG_EVERY: Duration = Duration::from_secs(2);
 
 /// Runs a command for payload keys.
 pub async fn run(command: ResealCommand) -> ExitCode {
@@ -27,14 +27,14 @@ pub async fn run(command: ResealCommand) -> ExitCode {
             if written.is_ok() && is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(text) => {
-            say(&text);
+            print_line(&text);
             ExitCode::FAILURE
         }
     }
 }
 
 /// Writes to stderr. The exit code remains when stderr is closed.
-fn say(text: &str) {
+fn print_line(text: &str) {
     writeln!(io::stderr(), "punctual: {text}").ok();
 }
 
@@ -63,15 +63,15 @@ async fn carry_out(command: &ResealCommand) -> Result<(String, bool), String> {
     resealer.check().await.map_err(failed)?;
     let mut is_whole = true;
     for table in SealedTable::ALL {
-        let mut said = Throttle::new(SAY_EVERY);
+        let mut said = Throttle::new(LOG_EVERY);
         said.lets_through(clock::monotonic());
         let progress = |done: &Resealed| {
             if said.lets_through(clock::monotonic()) {
-                say(&format!("{}: {done}", table.name()));
+                print_line(&format!("{}: {done}", table.name()));
             }
         };
         let done = resealer.reseal(table, progress).await.map_err(|error| chain(&error))?;
-        say(&format!("{}: {done}", table.name()));
+        print_line(&format!("{}: {done}", table.name()));
         is_whole &= done.without_key == 0 && done.damaged == 0;
     }
     let counts = resealer.counts().await.map_err(|error| chain(&error))?;

@@ -123,11 +123,11 @@ impl BenchReport {
         let mut text = String::new();
         let settings: Vec<String> =
             self.settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
-        say(&mut text, &format!("{}: {}", self.scenario, settings.join(", ")));
-        say(&mut text, &format!("{}, punctual {}", self.taken_at, self.version));
-        say(&mut text, "");
+        push_line(&mut text, &format!("{}: {}", self.scenario, settings.join(", ")));
+        push_line(&mut text, &format!("{}, punctual {}", self.taken_at, self.version));
+        push_line(&mut text, "");
         if let Some(spans) = &self.spans {
-            say(
+            push_line(
                 &mut text,
                 &row(
                     &self.measured,
@@ -135,25 +135,28 @@ impl BenchReport {
                 ),
             );
             let figures = [spans.p50, spans.p90, spans.p99, spans.p999, spans.max].map(shown);
-            say(&mut text, &row("ms", &[&figures[..], &[grouped(spans.count)]].concat()));
+            push_line(&mut text, &row("ms", &[&figures[..], &[grouped(spans.count)]].concat()));
         }
-        say(&mut text, &row("tasks per second", &[format!("{:.0}", self.rate)]));
+        push_line(&mut text, &row("tasks per second", &[format!("{:.0}", self.rate)]));
         for (name, value) in &self.facts {
-            say(&mut text, &row(name, &[shown(*value)]));
+            push_line(&mut text, &row(name, &[shown(*value)]));
         }
-        say(&mut text, &self.promises());
+        push_line(&mut text, &self.promises());
         if let Some(reason) = &self.reason {
-            say(&mut text, &format!("the first refusal or lost answer: {reason}"));
+            push_line(&mut text, &format!("the first refusal or lost answer: {reason}"));
         }
         if !self.usage.is_empty() {
-            say(&mut text, "");
-            say(&mut text, &row("process", &["us/task", "% of core", "MiB"].map(str::to_owned)));
+            push_line(&mut text, "");
+            push_line(
+                &mut text,
+                &row("process", &["us/task", "% of core", "MiB"].map(str::to_owned)),
+            );
         }
         for usage in &self.usage {
             let mebibytes = float(usage.resident_bytes) / 1_048_576.0;
             let figures =
                 [shown(usage.us_per_task), shown(usage.cores * 100.0), format!("{mebibytes:.0}")];
-            say(&mut text, &row(&usage.name, &figures));
+            push_line(&mut text, &row(&usage.name, &figures));
         }
         text
     }
@@ -191,7 +194,7 @@ fn row(first: &str, figures: &[String]) -> String {
     line
 }
 
-fn say(text: &mut String, line: &str) {
+fn push_line(text: &mut String, line: &str) {
     let written = writeln!(text, "{line}");
     debug_assert!(written.is_ok(), "a string takes all that is written");
 }

@@ -46,9 +46,9 @@ pub async fn cancel(
     rest: &RestTarget,
 ) -> Result<BenchReport, String> {
     let run = BenchRun::start(setup, "cancel").await?;
-    run.say(&format!("submitting {} tasks", plan.count));
+    run.print_line(&format!("submitting {} tasks", plan.count));
     let mut ids = submit_all(&run, plan, rest).await?;
-    run.say("cancelling them");
+    run.print_line("cancelling them");
     let measured = ids.split_off(plan.warm_up.min(ids.len()));
     cancel_all(ids, plan.connections, rest).await?;
     let before = run.mark();

@@ -78,7 +78,7 @@ pub async fn drain<I: LoadTarget>(
             plan.lead
         ));
     }
-    run.say("waiting until all tasks are overdue");
+    run.print_line("waiting until all tasks are overdue");
     run.wait_until(to + 100).await;
     let before = run.mark();
     let started_at = now();

@@ -52,11 +52,11 @@ pub async fn finish(
     rest: &RestTarget,
 ) -> Result<BenchReport, String> {
     let run = BenchRun::start(setup, "finish").await?;
-    run.say(&format!("submitting {} tasks", plan.count));
+    run.print_line(&format!("submitting {} tasks", plan.count));
     let ids = submit_all(&run, plan.count, &rest.clone().tracked(TRACKING)).await?;
     run.wait_arrived(now() + millis(LEAD)).await;
     clock::sleep(SETTLE).await;
-    run.say("finishing them");
+    run.print_line("finishing them");
     let target = Finishes { rest: rest.clone(), ids: ids.into() };
     let finishes = Arc::new(Ledger::new(rand::random(), now()));
     let warm_up = plan.warm_up.min(target.ids.len());

@@ -117,7 +117,7 @@ async fn wait_for_consumers(
     let task = run.ledger.plan(now());
     load.open(0).await?.submit_one(&task).await?;
     run.ledger.answered(&[task], |_| Reply::Accepted, None);
-    run.say("waiting for the first delivery");
+    run.print_line("waiting for the first delivery");
     let started_at = clock::monotonic();
     while deliveries.count() == 0 {
         if clock::monotonic().since(started_at) > READY_DEADLINE {

@@ -43,7 +43,7 @@ const MISSING_PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// The interval of log lines about an intake topic that cannot be read.
-const SAY_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// The parts of a keeper.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl IntakeKeeper {
             is_unassigned: true,
             missing_looks: 0,
             waits_since: None,
-            said: Throttle::new(SAY_EVERY),
+            said: Throttle::new(LOG_EVERY),
         }
     }
 
@@ -159,7 +159,7 @@ impl IntakeKeeper {
                 Err(stop) => {
                     self.waits_since.get_or_insert(clock::monotonic());
                     self.is_stale = true;
-                    self.say(None, &stop);
+                    self.log_stop(None, &stop);
                     is_failing = true;
                     pause = failed_pause;
                     failed_pause = (failed_pause * 2).min(PAUSE_MAX);
@@ -233,7 +233,7 @@ impl IntakeKeeper {
                 // Kafka tells the failure of the read again after the next assignment.
                 self.is_unassigned |= failure.is_some();
                 self.is_stale |= matches!(stop, Stop::NewEpoch { .. });
-                self.say(Some(number), &stop);
+                self.log_stop(Some(number), &stop);
                 return Ok(false);
             }
             partition.succeeded();
@@ -247,7 +247,7 @@ impl IntakeKeeper {
                     partition.failed();
                 }
                 self.is_unassigned = true;
-                self.say(Some(number), &Stop::later(reason));
+                self.log_stop(Some(number), &Stop::later(reason));
             }
         }
         Ok(has_more || has_records)
@@ -433,7 +433,7 @@ impl IntakeKeeper {
         Ok(())
     }
 
-    fn say(&mut self, partition: Option<i32>, stop: &Stop) {
+    fn log_stop(&mut self, partition: Option<i32>, stop: &Stop) {
         self.metrics.failures.inc();
         let (intake, reason) = (&self.topic, stop.reason());
         if self.said.lets_through(clock::monotonic()) {

@@ -45,7 +45,7 @@ const TIDY_INTERVAL: Duration = Duration::from_secs(5);
 /// The interval of looks for entries that a lost answer, or a dead node, has left.
 const LEFTOVERS_INTERVAL: Duration = Duration::from_secs(60);
 /// The interval of log lines about an outbox that cannot be drained.
-const SAY_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_secs(60);
 /// A distance between the clocks that is worth a warning.
 const OFFSET_MAX_MICROS: i64 = 1_000_000;
 
@@ -126,9 +126,9 @@ impl Drainer {
             searched_at: Monotonic::default(),
             waiting: WaitingTopics::default(),
             taken: TakenSince::default(),
-            said: Throttle::new(SAY_EVERY),
-            taken_said: Throttle::new(SAY_EVERY),
-            offset_said: Throttle::new(SAY_EVERY),
+            said: Throttle::new(LOG_EVERY),
+            taken_said: Throttle::new(LOG_EVERY),
+            offset_said: Throttle::new(LOG_EVERY),
         }
     }
 
@@ -208,7 +208,7 @@ impl Drainer {
         let read_at = clock::monotonic();
         let waiting = self.waiting.at(read_at);
         let Some(rows) = self.source.read(&waiting).await? else {
-            self.say_taken(read_at).await;
+            self.log_taken(read_at).await;
             return Ok(Turn::Taken);
         };
         self.taken.free();
@@ -221,12 +221,12 @@ impl Drainer {
         let count = rows.len();
         let (done, waiting) = self.drain(epoch, rows, offset).await?;
         self.waiting.after_turn(&waiting, read_at, clock::monotonic());
-        self.say_waiting(&waiting, count.saturating_sub(done));
+        self.log_waiting(&waiting, count.saturating_sub(done));
         Ok(Turn::Drained)
     }
 
     /// Warns when another session has kept the outbox from this node for too long.
-    async fn say_taken(&mut self, now: Monotonic) {
+    async fn log_taken(&mut self, now: Monotonic) {
         let Some(span) = self.taken.taken(now) else { return };
         if !self.taken_said.lets_through(now) {
             return;
@@ -243,7 +243,7 @@ impl Drainer {
         );
     }
 
-    fn say_waiting(&mut self, rows: &WaitingRows, count: usize) {
+    fn log_waiting(&mut self, rows: &WaitingRows, count: usize) {
         let Some((topic, reason)) = rows.first() else { return };
         self.metrics.failures.inc();
         let outbox = &self.carrier.name;

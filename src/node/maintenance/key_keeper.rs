@@ -29,7 +29,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of the looks at the keys that the cluster uses. Each opens a session for a moment.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 /// Interval of the log lines about a state that lasts.
-const SAY_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// Why the keys of a file are not used.
 #[derive(Debug, Error)]
@@ -110,8 +110,8 @@ impl KeyKeeper {
             taken: KeySet::default(),
             looked_at: None,
             failure: None,
-            said: Throttle::new(SAY_EVERY),
-            lacking_said: Throttle::new(SAY_EVERY),
+            said: Throttle::new(LOG_EVERY),
+            lacking_said: Throttle::new(LOG_EVERY),
         }
     }
 

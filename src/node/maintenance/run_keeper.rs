@@ -47,7 +47,7 @@ const RENEW_INTERVAL: Duration = Duration::from_secs(15);
 const COUNT_INTERVAL: Duration = Duration::from_secs(30);
 /// The interval of looks for deleted schedules with runs.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
-const SAY_FAILURE_EVERY: Duration = Duration::from_secs(60);
+const LOG_FAILURE_EVERY: Duration = Duration::from_secs(60);
 
 /// The metrics of schedules.
 #[derive(Clone, Debug, Default)]
@@ -158,7 +158,7 @@ impl RunKeeper {
             swept_at: None,
             renewed_at: None,
             not_renewed: Vec::new(),
-            failure_said: Throttle::new(SAY_FAILURE_EVERY),
+            failure_said: Throttle::new(LOG_FAILURE_EVERY),
         };
         (keeper, NewSchedules(sender))
     }

@@ -31,7 +31,7 @@ const OFFSET_MAX_SECONDS: f64 = 1.0;
 /// The minimum pause between two turns, however much there is to do.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// The interval at which a lasting condition is logged again.
-const SAY_EVERY: Duration = Duration::from_secs(30);
+const LOG_EVERY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Error)]
 pub enum MembershipError {
@@ -108,7 +108,7 @@ impl MembershipKeeper {
             away_since: None,
             failure: String::new(),
             is_wedged: false,
-            failing_said: Throttle::new(SAY_EVERY),
+            failing_said: Throttle::new(LOG_EVERY),
             is_offset: false,
             settings,
             parts,

@@ -38,7 +38,7 @@ const KNOWN_MAX: usize = 10_000;
 const TRIES_MAX: usize = 5;
 /// The answer when all 32,767 numbers are taken. It is not the number of a principal.
 const USED_UP: i16 = 0;
-const SAY_USED_UP_EVERY: Duration = Duration::from_secs(600);
+const LOG_USED_UP_EVERY: Duration = Duration::from_secs(600);
 
 /// The number is the first free one from `$2` on. A known name must not reach the insert.
 const INTERN: &str = "-- intern a principal
@@ -111,7 +111,7 @@ impl Principals {
             pool: Pool::new(settings, PURPOSE, connections_max),
             known: Mutex::default(),
             sessions: settings.sessions(),
-            used_up_said: Mutex::new(Throttle::new(SAY_USED_UP_EVERY)),
+            used_up_said: Mutex::new(Throttle::new(LOG_USED_UP_EVERY)),
         }
     }
 

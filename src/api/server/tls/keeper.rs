@@ -145,7 +145,7 @@ impl Keeper {
     /// Looks at the files until the node stops.
     pub async fn run(mut self, tasks: Tasks) -> Result<(), TaskFailure> {
         loop {
-            self.say_expiry(clock::wall(), clock::monotonic());
+            self.log_expiry(clock::wall(), clock::monotonic());
             tokio::select! {
                 () = clock::sleep(self.settings.look_every) => {}
                 () = tasks.stopping.cancelled() => return Ok(()),
@@ -216,7 +216,7 @@ impl Keeper {
         self.said = Some(error);
     }
 
-    fn say_expiry(&mut self, now: Timestamp, at: Monotonic) {
+    fn log_expiry(&mut self, now: Timestamp, at: Monotonic) {
         let Validity { begins_at, expires_at } = self.current.borrow().validity;
         let is_valid = begins_at <= now && now < expires_at;
         let is_far = is_valid && now.plus(EXPIRES_SOON) <= expires_at;
@@ -337,11 +337,11 @@ mod tests {
         let mut keeper = Keeper::new(place.settings(), Metrics::default()).unwrap();
         let expires_at = keeper.current.borrow().validity.expires_at;
         let at = Monotonic::from_start(Duration::from_secs(1));
-        keeper.say_expiry(expires_at.minus(EXPIRES_SOON + Duration::from_secs(1)), at);
+        keeper.log_expiry(expires_at.minus(EXPIRES_SOON + Duration::from_secs(1)), at);
         assert!(!keeper.soon_said.reset(), "there is more time left");
-        keeper.say_expiry(expires_at.minus(EXPIRES_SOON - Duration::from_secs(1)), at);
+        keeper.log_expiry(expires_at.minus(EXPIRES_SOON - Duration::from_secs(1)), at);
         assert!(!keeper.invalid_said.reset());
-        keeper.say_expiry(expires_at, at);
+        keeper.log_expiry(expires_at, at);
         assert!(keeper.invalid_said.reset(), "it has expired");
         assert!(keeper.soon_said.reset());
     }

@@ -55,7 +55,7 @@ pub async fn resume(
     if measured.is_err()
         && let Err(failure) = set_paused(rest, plan, "resume").await
     {
-        held.say(&format!("{} stays paused: {failure}", plan.paused_topic));
+        held.print_line(&format!("{} stays paused: {failure}", plan.paused_topic));
     }
     measured
 }
@@ -68,7 +68,7 @@ async fn measure(
 ) -> Result<BenchReport, String> {
     let paused_at = now();
     submit_all(paused, &held.ledger, plan.count, now).await?;
-    held.say("all tasks are stored");
+    held.print_line("all tasks are stored");
     held.wait_until(paused_at + millis(plan.pause)).await;
     let early = held.ledger.snapshot().arrived_count;
     let run = BenchRun::start(setup, plan.steady.scenario).await?;

@@ -13,7 +13,7 @@ use crate::bench::ledger::{Ledger, Reply, written};
 use crate::bench::load::rest::{RestTarget, json, told};
 use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, float_of, ratio};
-use crate::bench::run::{BenchRun, Setup, millis, now, say};
+use crate::bench::run::{BenchRun, Setup, millis, now, print_line};
 use crate::bench::scenarios::lateness;
 use crate::client::output::figures::grouped;
 use crate::clock;
@@ -218,7 +218,7 @@ async fn store(
     each(rest, &keys, (Method::PUT, plan.topic.clone()), body).await?;
     let span = clock::monotonic().since(begun_at);
     let what = if is_measured { "schedules" } else { "other schedules" };
-    run.say(&format!("{} {what} stored in {:.0} s", grouped(count), span.as_secs_f64()));
+    run.print_line(&format!("{} {what} stored in {:.0} s", grouped(count), span.as_secs_f64()));
     Ok(())
 }
 
@@ -247,7 +247,10 @@ async fn each(
             for (number, key) in mine {
                 if number > 0 && number % TELL_EVERY == 0 {
                     let all = float_of(keys.len());
-                    say(&format!("schedules: {method} {:.0} %", float(number) * 100.0 / all));
+                    print_line(&format!(
+                        "schedules: {method} {:.0} %",
+                        float(number) * 100.0 / all
+                    ));
                 }
                 let path = format!("/v1/schedules/{topic}/bench-{key:016x}");
                 let answer = http.call(method.clone(), &path, body(number, *key)?).await?;

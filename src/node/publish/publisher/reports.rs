@@ -23,7 +23,7 @@ use crate::node::metrics::NodeMetrics;
 use crate::node::topic_keeper::policies::TopicPolicies;
 
 /// The interval of log lines about dead letters, however many there are, and about failed attempts.
-const SAY_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_secs(60);
 /// The reason for a task whose record fails its authentication.
 const DAMAGED: &str =
     "the record cannot be decrypted: it was changed, or was not encrypted for this task";
@@ -79,9 +79,9 @@ impl Reports {
             alone: Inbox::default(),
             completed: Inbox::default(),
             topic_actions: Inbox::default(),
-            dead_said: Mutex::new(Throttle::new(SAY_EVERY)),
-            expired_said: Mutex::new(Throttle::new(SAY_EVERY)),
-            deferred_said: Mutex::new(Throttle::new(SAY_EVERY)),
+            dead_said: Mutex::new(Throttle::new(LOG_EVERY)),
+            expired_said: Mutex::new(Throttle::new(LOG_EVERY)),
+            deferred_said: Mutex::new(Throttle::new(LOG_EVERY)),
         }
     }
 
