@@ -119,7 +119,7 @@ async fn show(args: args::Show) -> ExitCode {
             }
             (id, ..) => caller.get(&["v1", "tasks", &id_text(*id)], &[]),
         });
-    end(asked.await, args.node.is_json(), Deed::Look, print::shown)
+    end(asked.await, args.node.is_json(), Deed::Read, print::shown)
 }
 
 /// Moves a task to another due time, or many tasks of a topic.
@@ -252,7 +252,7 @@ async fn list(args: args::ListArgs) -> ExitCode {
     if args.counts {
         let filters = given(&[("topic", &args.topic), ("state", &args.state)]);
         let asked = ask(&args.node, |caller| caller.get(&["v1", "tasks", "counts"], &filters));
-        return end(asked.await, args.node.is_json(), Deed::Look, |answer| {
+        return end(asked.await, args.node.is_json(), Deed::Read, |answer| {
             counts::shown(answer, args.topic.as_deref())
         });
     }
@@ -284,7 +284,7 @@ async fn list(args: args::ListArgs) -> ExitCode {
         Ok(caller) => listing.print(&caller, ["DUE", "ID", "TOPIC", "NAME", "KEY"], cells).await,
         Err(ending) => Err(ending.into()),
     };
-    finish(printed.map(|()| ExitCode::SUCCESS), args.node.is_json(), Deed::Look)
+    finish(printed.map(|()| ExitCode::SUCCESS), args.node.is_json(), Deed::Read)
 }
 
 /// Lists, pauses and resumes topics, and sets their policies.
@@ -296,11 +296,11 @@ async fn topic(args: args::TopicArgs) -> ExitCode {
             let mut query = given(&[("after", &args.after)]);
             query.push(("limit", &limit));
             let asked = ask(&args.node, |caller| caller.get(&["v1", "topics"], &query));
-            end(asked.await, args.node.is_json(), Deed::Look, topics::listed)
+            end(asked.await, args.node.is_json(), Deed::Read, topics::listed)
         }
         Command::Show(args) => {
             let asked = ask(&args.node, |caller| caller.get(&["v1", "topics", &args.topic], &[]));
-            end(asked.await, args.node.is_json(), Deed::Look, topics::shown)
+            end(asked.await, args.node.is_json(), Deed::Read, topics::shown)
         }
         Command::Policy(args) => topic_policy(&args).await,
         Command::Callback(args) => topic_callback(&args).await,
@@ -319,7 +319,7 @@ async fn topic_callback(args: &args::TopicCallbackArgs) -> ExitCode {
     let path = ["v1", "topics", &args.topic, "callback"];
     if args.file.is_none() && !args.delete {
         let asked = ask(&args.node, |caller| caller.get(&path, &[]));
-        return end(asked.await, args.node.is_json(), Deed::Look, topics::callback);
+        return end(asked.await, args.node.is_json(), Deed::Read, topics::callback);
     }
     let asked = put_or_delete(&args.node, &path, args.file.as_deref());
     end(Box::pin(asked).await, args.node.is_json(), Deed::Schedule, topics::callback)
@@ -365,10 +365,10 @@ fn choose_profile(args: args::ProfileArgs) -> ExitCode {
             None => Ok(all),
         });
     match (read, options.output.is_json()) {
-        (Ok(all), true) => put_out(&profiles::as_json(&all), true, Deed::Look),
+        (Ok(all), true) => put_out(&profiles::as_json(&all), true, Deed::Read),
         (Ok(all), false) => {
             let text = if name.is_some() { profiles::chosen(&all) } else { profiles::listed(&all) };
-            put_out(&text, false, Deed::Look)
+            put_out(&text, false, Deed::Read)
         }
         (Err(problem), is_json) => Ending::usage(problem).report(is_json),
     }
@@ -377,23 +377,23 @@ fn choose_profile(args: args::ProfileArgs) -> ExitCode {
 /// Shows the cluster, once or again and again.
 async fn show_cluster(args: args::ClusterArgs) -> ExitCode {
     use args::ClusterCommand as Command;
-    let (args, show): (args::ClusterLook, ToText) = match args.command {
+    let (args, show): (args::ClusterShow, ToText) = match args.command {
         Command::Status(args) => (args, cluster::status),
         Command::Nodes(args) => (args, cluster::nodes),
         Command::Topics(args) => (args, cluster::topics),
     };
     let Some(pause) = args.watch else {
-        return end(look_at_cluster(&args).await, args.node.is_json(), Deed::Look, show);
+        return end(ask_cluster(&args).await, args.node.is_json(), Deed::Read, show);
     };
     loop {
-        if let Some(code) = watch_once(look_at_cluster(&args).await, args.node.is_json(), show) {
+        if let Some(code) = watch_once(ask_cluster(&args).await, args.node.is_json(), show) {
             return code;
         }
         clock::sleep(pause).await;
     }
 }
 
-async fn look_at_cluster(args: &args::ClusterLook) -> Result<NodeAnswer, Ending> {
+async fn ask_cluster(args: &args::ClusterShow) -> Result<NodeAnswer, Ending> {
     ask(&args.node, |caller| caller.get(&["v1", "cluster"], &[])).await
 }
 
@@ -425,7 +425,7 @@ async fn dead_list(args: &args::DeadList) -> ExitCode {
         }
         Err(ending) => Err(ending.into()),
     };
-    finish(printed.map(|()| ExitCode::SUCCESS), args.node.is_json(), Deed::Look)
+    finish(printed.map(|()| ExitCode::SUCCESS), args.node.is_json(), Deed::Read)
 }
 
 async fn dead_redrive(redrive: &args::DeadRedrive) -> ExitCode {
@@ -484,7 +484,7 @@ fn bulk_of_dead<'a>(
 }
 
 async fn run_bulk(node: &args::NodeOptions, bulk: Bulk<'_>) -> ExitCode {
-    let deed = if bulk.is_dry_run { Deed::Look } else { Deed::Bulk };
+    let deed = if bulk.is_dry_run { Deed::Read } else { Deed::Bulk };
     let done = match NodeCaller::new(node) {
         Ok(caller) => bulk.run(&caller).await,
         Err(ending) => Err(ending.into()),

@@ -24,7 +24,7 @@ use super::problems::refusal::of_unavailable;
 use crate::access::PolicyHandle;
 use crate::access::permit::Grant;
 use crate::clock;
-use crate::console::rates::Looks;
+use crate::console::rates::Samples;
 use crate::domain::{List, Monotonic, Throttle, Timestamp};
 use crate::node::messages::Unavailable;
 use crate::node::requests::service::Service;
@@ -151,8 +151,8 @@ pub struct ApiShared {
     metrics_texts: Semaphore,
     documents: Semaphore,
     caller_said: Mutex<Throttle>,
-    /// The latest looks of the console at the metrics.
-    pub looks: Mutex<Looks>,
+    /// The latest samples of the metrics for the console.
+    pub samples: Mutex<Samples>,
 }
 
 /// The shortest interval between two log lines about callers at their limit.
@@ -208,7 +208,7 @@ impl ApiShared {
             metrics_texts: Semaphore::new(METRICS_AT_ONCE_MAX),
             documents: Semaphore::new(DOCUMENTS_AT_ONCE_MAX),
             caller_said: Mutex::new(Throttle::new(LOG_CALLER_EVERY)),
-            looks: Mutex::default(),
+            samples: Mutex::default(),
         }
     }
 

@@ -17,8 +17,8 @@ use crate::telemetry::Registry;
 pub const OPERATORS_MAX: usize = 64;
 /// Connections of one address: half of them, so that idle ones leave room for other addresses.
 const OPERATORS_OF_ONE_MAX: usize = OPERATORS_MAX / 2;
-/// The interval at which the files of the certificate are read again. A change takes two looks.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The interval at which the files of the certificate are read again. A change takes two reads.
+const READ_EVERY: Duration = Duration::from_secs(5);
 
 /// Returns the settings of TLS as the API takes them.
 pub fn tls_settings(settings: &Settings) -> Option<tls::Settings> {
@@ -32,7 +32,7 @@ pub fn tls_settings(settings: &Settings) -> Option<tls::Settings> {
         certificate_file: tls.certificate_file.clone(),
         key_file: tls.key_file.clone(),
         clients,
-        look_every: LOOK_EVERY,
+        read_every: READ_EVERY,
     })
 }
 

@@ -10,7 +10,7 @@ use super::run::print_line;
 use super::scenarios::drain::Publishers;
 use crate::clock;
 
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time for a person or a script to fulfil a request.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -47,7 +47,7 @@ impl ByHand {
                     if is_there { "started" } else { "stopped" }
                 ));
             }
-            clock::sleep(LOOK_EVERY).await;
+            clock::sleep(POLL_INTERVAL).await;
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::kafka::{Appended, KafkaSettings, ReadMode, TopicReader};
 /// Interval of progress messages.
 const TELL_EVERY: Duration = Duration::from_secs(2);
 /// Interval at which a condition is polled.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Missing tasks count as lost when no record has arrived for this long.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Number of tasks in one call of a bulk load, over [`BULK_LANES`] connections.
@@ -180,7 +180,7 @@ impl BenchRun {
     ) -> bool {
         let (mut seen, mut seen_at) = (progress(), clock::monotonic());
         while missing() > 0 {
-            clock::sleep(LOOK_EVERY).await;
+            clock::sleep(POLL_INTERVAL).await;
             let count = progress();
             if count != seen {
                 (seen, seen_at) = (count, clock::monotonic());

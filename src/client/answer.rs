@@ -90,7 +90,7 @@ impl Ending {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deed {
     /// Changes nothing.
-    Look,
+    Read,
     Submit {
         is_named: bool,
     },
@@ -117,7 +117,7 @@ impl Deed {
         }
         let advice = match self {
             // A failed read has changed no data, whatever the reason.
-            Self::Look => return Ending { exit: Exit::NothingDone, ..ending },
+            Self::Read => return Ending { exit: Exit::NothingDone, ..ending },
             Self::Submit { is_named: true } => {
                 "the task may be stored, or not; repeat the command: the same name makes no second \
                  task"
@@ -153,7 +153,7 @@ impl Deed {
     /// Returns the error for a command that succeeded but could not write the answer to stdout.
     pub fn unwritten(self, error: &io::Error) -> Ending {
         match self {
-            Self::Look => {
+            Self::Read => {
                 Ending::new(Exit::NothingDone, format!("cannot write the answer: {error}"))
             }
             // A script that did not get the answer cannot tell whether the operation took effect.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, Subcommand};
 
 pub use self::access::Credentials;
-pub use self::cluster::{ClusterArgs, ClusterCommand, ClusterLook};
+pub use self::cluster::{ClusterArgs, ClusterCommand, ClusterShow};
 use self::manual::{EXIT_CODES, SHOW_EXIT_CODES, with_codes};
 pub use self::many::{
     ChoiceArgs, DeadArgs, DeadChange, DeadCommand, DeadList, DeadRedrive, ListArgs, PartArgs,

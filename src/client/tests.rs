@@ -246,7 +246,7 @@ async fn a_node_that_does_not_answer_leaves_it_unknown() {
     );
     let ending = livez(&silent).await.unwrap_err();
     assert_eq!(ending.exit, Exit::Unknown, "{}", ending.text);
-    assert_eq!(Deed::Look.end(ending).exit, Exit::NothingDone);
+    assert_eq!(Deed::Read.end(ending).exit, Exit::NothingDone);
 }
 
 #[test]

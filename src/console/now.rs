@@ -7,20 +7,20 @@ use serde_json::Value;
 use super::action::Call;
 use super::format::{figure, grouped, is_true, items, moment_from, number, span, text};
 use super::frame::{Answered, Page, Section, escaped, facts, sample, table, topic_links};
-use super::rates::{Look, Rates};
+use super::rates::{Rates, Sample};
 use crate::domain::Timestamp;
 
 /// A backlog whose oldest task is overdue for longer than this many seconds is not normal.
 const OVERDUE_SECONDS: u64 = 5;
 
 /// Returns the page. `cluster` is the answer of `GET /v1/cluster`.
-pub fn page(cluster: &Answered, metrics: Option<(&Look, &Rates)>, requires_port: bool) -> Page {
+pub fn page(cluster: &Answered, metrics: Option<(&Sample, &Rates)>, requires_port: bool) -> Page {
     let body = html! {
         h1 { "Now" }
         @match cluster {
             Ok(cluster) => {
                 (verdict(cluster))
-                @if let Some((look, rates)) = metrics { (figures(cluster, look, rates)) }
+                @if let Some((latest, rates)) = metrics { (figures(cluster, latest, rates)) }
                 (unavailable(cluster))
                 (nodes(cluster))
                 (sample(&Call::get("/v1/cluster").curl()))
@@ -95,7 +95,7 @@ fn verdict(cluster: &Value) -> Markup {
     }
 }
 
-fn figures(cluster: &Value, look: &Look, rates: &Rates) -> Markup {
+fn figures(cluster: &Value, latest: &Sample, rates: &Rates) -> Markup {
     let now = now_of(cluster);
     let backlog = cluster.get("backlog").filter(|backlog| backlog.is_object());
     let overdue = backlog.map_or_else(|| "unknown".to_owned(), figure);
@@ -106,8 +106,8 @@ fn figures(cluster: &Value, look: &Look, rates: &Rates) -> Markup {
         ("Oldest overdue task", moment_from(oldest, now)),
         ("Lateness p50", or_none(&rates.p50)),
         ("Lateness p99", or_none(&rates.p99)),
-        ("In flight", escaped(&grouped(look.in_flight))),
-        ("Waiting to be stored", escaped(&grouped(look.submit_queue))),
+        ("In flight", escaped(&grouped(latest.in_flight))),
+        ("Waiting to be stored", escaped(&grouped(latest.submit_queue))),
     ];
     for (title, rate) in &rates.per_second {
         shown.push((title, html! { (rate) span.quiet { " /s" } }));

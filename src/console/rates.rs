@@ -1,7 +1,7 @@
-//! Rates and lateness of the answering node, from two looks at its metrics.
+//! Rates and lateness of the answering node, from two samples of its metrics.
 //!
-//! Nothing is sampled while nobody looks. A look compares the counters with those of an earlier
-//! look, so the first one after a pause shows the average since the last.
+//! No sample is taken while nobody opens a page. A sample compares the counters with those of an
+//! earlier one, so the first one after a pause shows the average since the last.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use az::SaturatingAs as _;
 use super::format::span;
 use crate::domain::Monotonic;
 
-/// The looks that are kept, and the shortest time between two of them.
-const LOOKS_MAX: usize = 13;
+/// The samples that are kept, and the shortest time between two of them.
+const SAMPLES_MAX: usize = 13;
 const APART: Duration = Duration::from_secs(5);
-/// A comparison is about at most this span, if there is a look within it.
+/// A comparison is about at most this span, if there is a sample within it.
 const RECENT: Duration = Duration::from_secs(60);
 /// A shorter span says little about a rate.
 const SHORTEST: Duration = Duration::from_secs(2);
 
 /// The counters of a node at a moment.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Look {
+pub struct Sample {
     at: Monotonic,
     counters: [u64; COUNTERS.len()],
     /// Upper bounds of the buckets of the lateness, in milliseconds, with the number of records up
@@ -40,24 +40,24 @@ const COUNTERS: [(&str, &str); 5] = [
     ("punctual_tasks_dead_total", "Dead letters"),
 ];
 
-impl Look {
+impl Sample {
     /// Reads the metrics of the node, in the text format.
     pub fn read(metrics: &str, at: Monotonic) -> Self {
-        let mut look = Self { at, ..Self::default() };
+        let mut sample = Self { at, ..Self::default() };
         for line in metrics.lines().filter(|line| !line.starts_with('#')) {
             let Some((name, value)) = line.split_once(' ') else { continue };
             let Ok(value) = value.trim().parse::<u64>() else { continue };
-            let counters = COUNTERS.iter().zip(&mut look.counters);
+            let counters = COUNTERS.iter().zip(&mut sample.counters);
             for (_, counter) in counters.filter(|((counted, _), _)| *counted == name) {
                 *counter = value;
             }
             match name {
-                "punctual_in_flight_tasks" => look.in_flight = value,
-                "punctual_submit_queue_tasks" => look.submit_queue = value,
-                _ => look.lateness.extend(bucket_of(name).map(|bound| (bound, value))),
+                "punctual_in_flight_tasks" => sample.in_flight = value,
+                "punctual_submit_queue_tasks" => sample.submit_queue = value,
+                _ => sample.lateness.extend(bucket_of(name).map(|bound| (bound, value))),
             }
         }
-        look
+        sample
     }
 }
 
@@ -69,27 +69,27 @@ fn bucket_of(name: &str) -> Option<Option<u64>> {
     Some(bound.map(|bound| bound.as_millis().saturating_as::<u64>()))
 }
 
-/// The change between two looks.
+/// The change between two samples.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rates {
     /// `None` for everything since the start of the node.
     pub over: Option<Duration>,
-    /// Titles and rates per second. Empty without an earlier look.
+    /// Titles and rates per second. Empty without an earlier sample.
     pub per_second: Vec<(&'static str, String)>,
     pub p50: Option<String>,
     pub p99: Option<String>,
 }
 
-/// The latest looks.
+/// The latest samples.
 #[derive(Debug, Default)]
-pub struct Looks(VecDeque<Look>);
+pub struct Samples(VecDeque<Sample>);
 
-impl Looks {
-    /// Keeps a look, and compares it with an earlier one.
-    pub fn compare(&mut self, now: &Look) -> Rates {
-        let age = |look: &Look| now.at.since(look.at);
-        let recent = self.0.iter().find(|look| (SHORTEST..=RECENT).contains(&age(look)));
-        let earlier = recent.or_else(|| self.0.back()).filter(|look| age(look) >= SHORTEST);
+impl Samples {
+    /// Keeps a sample, and compares it with an earlier one.
+    pub fn compare(&mut self, now: &Sample) -> Rates {
+        let age = |sample: &Sample| now.at.since(sample.at);
+        let recent = self.0.iter().find(|sample| (SHORTEST..=RECENT).contains(&age(sample)));
+        let earlier = recent.or_else(|| self.0.back()).filter(|sample| age(sample) >= SHORTEST);
         let rates = match earlier {
             Some(earlier) => now.since(earlier),
             None => Rates {
@@ -102,14 +102,14 @@ impl Looks {
         if self.0.back().is_none_or(|last| age(last) >= APART) {
             self.0.push_back(now.clone());
         }
-        while self.0.len() > LOOKS_MAX {
+        while self.0.len() > SAMPLES_MAX {
             self.0.pop_front();
         }
         rates
     }
 }
 
-impl Look {
+impl Sample {
     fn since(&self, earlier: &Self) -> Rates {
         let over = self.at.since(earlier.at);
         let counts = self.counters.iter().zip(&earlier.counters);
@@ -158,7 +158,7 @@ fn quantile(buckets: &[(Option<u64>, u64)], percent: u64) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn look(second: u64, published: u64, buckets: [u64; 3]) -> Look {
+    fn sample(second: u64, published: u64, buckets: [u64; 3]) -> Sample {
         let [fast, slow, all] = buckets;
         let text = format!(
             "# TYPE punctual_tasks_published counter\n\
@@ -168,7 +168,7 @@ mod tests {
              punctual_lateness_seconds_bucket{{le=\"3600.0\"}} {slow}\n\
              punctual_lateness_seconds_bucket{{le=\"+Inf\"}} {all}\n"
         );
-        Look::read(&text, Monotonic::from_start(Duration::from_secs(second)))
+        Sample::read(&text, Monotonic::from_start(Duration::from_secs(second)))
     }
 
     fn published(rates: &Rates) -> Option<&str> {
@@ -176,36 +176,36 @@ mod tests {
     }
 
     #[test]
-    fn the_first_look_shows_the_lateness_since_the_start() {
-        let rates = Looks::default().compare(&look(9, 100, [98, 100, 100]));
+    fn the_first_sample_shows_the_lateness_since_the_start() {
+        let rates = Samples::default().compare(&sample(9, 100, [98, 100, 100]));
         assert_eq!((rates.over, published(&rates)), (None, None));
         assert_eq!((rates.p50.as_deref(), rates.p99.as_deref()), (Some("≤ 5 ms"), Some("≤ 1 h")));
-        assert_eq!(look(9, 1, [0, 0, 0]).in_flight, 12);
-        assert_eq!(Looks::default().compare(&look(9, 0, [0, 0, 0])).p50, None);
+        assert_eq!(sample(9, 1, [0, 0, 0]).in_flight, 12);
+        assert_eq!(Samples::default().compare(&sample(9, 0, [0, 0, 0])).p50, None);
     }
 
     #[test]
-    fn later_looks_show_what_came_since_an_earlier_one() {
-        let mut looks = Looks::default();
-        looks.compare(&look(0, 100, [0, 100, 100]));
-        let rates = looks.compare(&look(5, 1_100, [1_000, 1_100, 1_100]));
+    fn later_samples_show_what_came_since_an_earlier_one() {
+        let mut samples = Samples::default();
+        samples.compare(&sample(0, 100, [0, 100, 100]));
+        let rates = samples.compare(&sample(5, 1_100, [1_000, 1_100, 1_100]));
         assert_eq!((rates.over, published(&rates)), (Some(Duration::from_secs(5)), Some("200")));
         assert_eq!(rates.p99.as_deref(), Some("≤ 5 ms"));
-        let rates = looks.compare(&look(3_600, 1_101, [1_000, 1_100, 1_101]));
+        let rates = samples.compare(&sample(3_600, 1_101, [1_000, 1_100, 1_101]));
         assert_eq!(rates.over, Some(Duration::from_secs(3_595)), "nobody has looked for an hour");
         assert_eq!((published(&rates), rates.p99.as_deref()), (Some("< 0.1"), Some("> 1 h")));
-        let rates = looks.compare(&look(3_610, 1_101, [1_000, 1_100, 1_101]));
+        let rates = samples.compare(&sample(3_610, 1_101, [1_000, 1_100, 1_101]));
         assert_eq!((rates.over, rates.p99), (Some(Duration::from_secs(10)), None));
     }
 
     #[test]
-    fn looks_are_limited_and_apart() {
-        let mut looks = Looks::default();
+    fn samples_are_limited_and_apart() {
+        let mut samples = Samples::default();
         for second in 0..1_000 {
-            looks.compare(&look(second, second, [0, 0, 0]));
+            samples.compare(&sample(second, second, [0, 0, 0]));
         }
-        assert_eq!(looks.0.len(), LOOKS_MAX);
-        let rates = looks.compare(&look(1_000, 1_000, [0, 0, 0]));
+        assert_eq!(samples.0.len(), SAMPLES_MAX);
+        let rates = samples.compare(&sample(1_000, 1_000, [0, 0, 0]));
         assert_eq!((rates.over, published(&rates)), (Some(Duration::from_secs(60)), Some("1.0")));
     }
 }

@@ -11,7 +11,7 @@ use crate::domain::Monotonic;
 use crate::shutdown::TaskFailure;
 
 /// Interval of the looks whether the node is ready.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub struct Announcement {
@@ -27,7 +27,7 @@ impl Announcement {
     pub async fn make(self, handles: Handles) -> Result<(), TaskFailure> {
         while !handles.service.missing().is_empty() {
             tokio::select! {
-                () = clock::sleep(LOOK_EVERY) => {}
+                () = clock::sleep(POLL_INTERVAL) => {}
                 () = handles.tasks.draining.cancelled() => return Ok(()),
             }
         }

@@ -25,7 +25,7 @@ use crate::shutdown::{TaskFailure, Tasks};
 /// A task is overdue one step of the clock of ids after its due time.
 const PAST: Duration = Duration::from_millis(1);
 /// Interval of the looks whether due tasks are settled.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Interval at which the node is asked to look for due tasks again.
 const CALL_EVERY: Duration = Duration::from_millis(50);
 /// How long a due task may stay unpublished before the clock gives up on it.
@@ -96,18 +96,18 @@ impl DevTime {
             ClockChange::Advance(span) => self.advance(span).await?,
             ClockChange::Reset => self.reset().await?,
         }
-        let now = self.look().await?.now;
+        let now = self.read_clock().await?.now;
         Ok(ClockState { now, ahead: self.ahead })
     }
 
     /// Lets `span` pass.
     async fn advance(&mut self, span: Duration) -> Result<(), ClockError> {
-        let end = self.look().await?.now.plus(span);
+        let end = self.read_clock().await?.now.plus(span);
         let (mut stands_since, mut called_at) = (clock::monotonic(), None);
         let mut stood_at = None;
         loop {
             let Outlook { now, next_due_at, unsettled_due_at, runs_due_at, .. } =
-                self.look().await?;
+                self.read_clock().await?;
             let due_at = [next_due_at, unsettled_due_at, runs_due_at].into_iter().flatten().min();
             let target = due_at.filter(|due_at| *due_at <= end).map(|due_at| due_at.plus(PAST));
             match target {
@@ -129,10 +129,10 @@ impl DevTime {
                         });
                     }
                     if called_at.is_none_or(|called_at| at.since(called_at) >= CALL_EVERY) {
-                        self.handles.service.look_again();
+                        self.handles.service.wake_loops();
                         called_at = Some(at);
                     }
-                    clock::sleep(LOOK_EVERY).await;
+                    clock::sleep(POLL_INTERVAL).await;
                 }
                 None if now < end => self.set(now, end).await?,
                 None => return Ok(()),
@@ -143,10 +143,10 @@ impl DevTime {
     async fn reset(&mut self) -> Result<(), ClockError> {
         self.ahead = Duration::ZERO;
         self.database.set_ahead(self.ahead).await?;
-        let now = self.look().await?.now;
+        let now = self.read_clock().await?.now;
         let leaves = self.make_partitions(now, Duration::ZERO).await?;
         self.handles.leaves.follow(&leaves);
-        self.handles.service.look_again();
+        self.handles.service.wake_loops();
         Ok(())
     }
 
@@ -161,13 +161,13 @@ impl DevTime {
         self.ahead += span;
         self.database.set_ahead(self.ahead).await?;
         // The node's clock follows before the node looks.
-        self.look().await?;
+        self.read_clock().await?;
         // The node learns of the partitions after the jump. Before, a task due in the gap between
         // the present and the target would be sent to a partition that does not exist.
         if let Some(leaves) = leaves {
             self.handles.leaves.follow(&leaves);
         }
-        self.handles.service.look_again();
+        self.handles.service.wake_loops();
         Ok(())
     }
 
@@ -193,8 +193,8 @@ impl DevTime {
         Ok(leaves)
     }
 
-    /// Looks at the database, and tells the node the time.
-    async fn look(&mut self) -> Result<Outlook, ClockError> {
+    /// Reads the clock of the database, and tells the node the time.
+    async fn read_clock(&mut self) -> Result<Outlook, ClockError> {
         let outlook = self.database.outlook().await?;
         self.handles.clock.take_in(outlook.now, outlook.asked_at);
         Ok(outlook)

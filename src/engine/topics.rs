@@ -103,7 +103,7 @@ struct TopicRecord {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Ask Kafka for the topic's metadata, and pass the answer to [`TopicBreakers::looked`].
-    Look(TopicName),
+    Probe(TopicName),
     Opened(TopicName),
     /// Kafka says that the topic does not exist. If Kafka goes on saying so for this long, the
     /// tasks are given up.
@@ -416,11 +416,11 @@ impl TopicBreakers {
                 }
                 BreakerState::Open { probe_at } if probe_at <= now => {
                     topic.state = BreakerState::Open { probe_at: now.plus(silence_max) };
-                    actions.push(Action::Look(name.clone()));
+                    actions.push(Action::Probe(name.clone()));
                 }
                 BreakerState::Gone { look_at } if look_at <= now => {
                     topic.state = BreakerState::Gone { look_at: now.plus(silence_max) };
-                    actions.push(Action::Look(name.clone()));
+                    actions.push(Action::Probe(name.clone()));
                 }
                 _ => {}
             }
@@ -441,7 +441,7 @@ impl TopicBreakers {
     }
 
     /// Records an answer of fresh metadata.
-    pub fn looked(&mut self, topic: &TopicName, sight: Sight, now: Monotonic) -> Option<Action> {
+    pub fn probed(&mut self, topic: &TopicName, sight: Sight, now: Monotonic) -> Option<Action> {
         let entry = self.topics.get_mut(topic)?;
         match (sight, entry.state) {
             (Sight::Unknown, _) | (_, BreakerState::Closed | BreakerState::HalfOpen { .. }) => None,

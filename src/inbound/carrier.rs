@@ -22,7 +22,7 @@ use crate::node::messages::answers::{ConsumerCall, Target};
 use crate::node::requests::moving;
 use crate::node::requests::placing::{Placer, assign_ids, clamp};
 use crate::node::requests::postgres_failures::refusal_of;
-use crate::node::requests::replacer::{NameFinding, look};
+use crate::node::requests::replacer::{NameFinding, finding_of};
 use crate::node::requests::service::Service;
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
@@ -283,13 +283,13 @@ impl Carrier {
                     if done == Replacement::Replaced {
                         metrics.replaced.inc();
                     }
-                    self.shared.look_after(IdRange::spanning((!is_far).then_some(task.id)));
+                    self.shared.claim_late(IdRange::spanning((!is_far).then_some(task.id)));
                     carried.stored += 1;
                     carried.turn.changed("replace", &task.record.topic, Some(task.id));
                     return Ok(());
                 }
                 Ok(Replacement::Gone(entry)) => {
-                    let finding = look(entry, &self.look_up, false).await;
+                    let finding = finding_of(entry, &self.look_up, false).await;
                     match finding.map_err(|refusal| stop_of(inbound::of_service(refusal)))? {
                         NameFinding::Final => over = Some(entry.row),
                         NameFinding::TooLate(_task) => {

@@ -24,7 +24,7 @@ use crate::domain::TopicName;
 /// The deadline of one question to Kafka.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// How long the thread waits for a record before it checks whether it must end.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The number of topics in one question about their settings.
 const DESCRIBED_TOGETHER: usize = 100;
 const THREAD: &str = "kafka-reader";
@@ -222,7 +222,7 @@ fn read(
     is_done: &AtomicBool,
 ) {
     while !is_done.load(Ordering::Relaxed) {
-        match consumer.poll(LOOK_EVERY) {
+        match consumer.poll(POLL_INTERVAL) {
             Some(Ok(message)) => {
                 if let (Some(key), Timestamp::LogAppendTime(at)) =
                     (message.key(), message.timestamp())

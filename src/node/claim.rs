@@ -157,14 +157,14 @@ impl Claimer {
                 Ok(next) => {
                     self.retry = RETRY_MIN;
                     match next {
-                        NextLook::Now => Duration::ZERO,
-                        NextLook::Soon => {
+                        NextTurn::Now => Duration::ZERO,
+                        NextTurn::Soon => {
                             self.pace.tick.saturating_sub(clock::monotonic().since(began_at))
                         }
-                        NextLook::Tick { got } => {
+                        NextTurn::Tick { got } => {
                             self.pace.after(got).saturating_sub(clock::monotonic().since(began_at))
                         }
-                        NextLook::Idle => self.pace.tick_idle,
+                        NextTurn::Idle => self.pace.tick_idle,
                     }
                 }
                 Err(error) => self.back_off(&error),
@@ -227,8 +227,8 @@ impl Claimer {
     }
 
     /// Runs one turn: claims at the watermark up to now + window, then some of the deferred ranges.
-    async fn turn(&mut self) -> Result<NextLook, PostgresError> {
-        let Some(now) = self.now() else { return Ok(NextLook::Idle) };
+    async fn turn(&mut self) -> Result<NextTurn, PostgresError> {
+        let Some(now) = self.now() else { return Ok(NextTurn::Idle) };
         if self.index == 0 {
             for ids in self.shared.calls.late.take() {
                 self.claiming.inserted_late(ids, now);
@@ -245,7 +245,7 @@ impl Claimer {
             self.claim_nothing(now).await?;
         }
         if self.mine.is_empty() && self.index > 0 {
-            return Ok(NextLook::Idle);
+            return Ok(NextTurn::Idle);
         }
         if self.claiming.passed_count() + self.far.passed_count() > 0 {
             let full = self.shared.in_flight.topics().full();
@@ -262,10 +262,10 @@ impl Claimer {
         let is_busy = self.claim_deferred(now).await?;
         let waits_for_room = self.claiming.passed_count() + self.far.passed_count() > 0;
         Ok(match (is_busy, got) {
-            (true, _) => NextLook::Now,
-            (false, 0) if !waits_for_room => NextLook::Idle,
-            (false, _) if waits_for_room => NextLook::Soon,
-            (false, got) => NextLook::Tick { got },
+            (true, _) => NextTurn::Now,
+            (false, 0) if !waits_for_room => NextTurn::Idle,
+            (false, _) if waits_for_room => NextTurn::Soon,
+            (false, got) => NextTurn::Tick { got },
         })
     }
 
@@ -322,7 +322,7 @@ impl Claimer {
                 self.claiming.sweep(oldest, now, Scope::Mine);
             }
             if self.index == 0
-                && let Err(error) = self.look_aside(now).await
+                && let Err(error) = self.read_quarantine_and_far(now).await
             {
                 self.sweeping.ask();
                 return Err(error);
@@ -333,7 +333,7 @@ impl Claimer {
 
     /// Reads the quarantine and finds due tasks in the far table. The watermark does not wait for a
     /// lock on one of them: the next sweep looks again.
-    async fn look_aside(&mut self, now: Timestamp) -> Result<(), PostgresError> {
+    async fn read_quarantine_and_far(&mut self, now: Timestamp) -> Result<(), PostgresError> {
         for looked in [self.load_quarantine().await, self.plan_far(now).await] {
             match looked {
                 Err(error) if error.is_of_a_lock() => {
@@ -537,9 +537,9 @@ fn readable(answer: Result<Option<Uuid>, PostgresError>) -> Result<Option<Uuid>,
     }
 }
 
-/// When the loop looks again.
+/// When the loop takes its next turn.
 #[derive(Clone, Copy, Debug)]
-enum NextLook {
+enum NextTurn {
     Now,
     /// At the next tick, when there may be room.
     Soon,

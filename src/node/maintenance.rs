@@ -1,5 +1,5 @@
 //! Maintenance: creates partitions ahead, retires past ones, moves far tasks to their leaves, and
-//! frees expired names. `run_keeper` makes the runs of schedules, with the limits of `run_looks`,
+//! frees expired names. `run_keeper` makes the runs of schedules, with the limits of `run_scans`,
 //! `backlog_keeper` counts the tasks of the cluster for its metrics, and `key_keeper` reads the
 //! file with the payload keys.
 //!
@@ -10,7 +10,7 @@
 pub mod backlog_keeper;
 pub mod key_keeper;
 pub mod run_keeper;
-mod run_looks;
+mod run_scans;
 
 pub use self::key_keeper::KeyKeeper;
 

@@ -142,7 +142,7 @@ impl NodeShared {
 
     /// Has late inserts claimed now: tasks that were stored behind the watermark, or close before
     /// it.
-    pub fn look_after(&self, ids: Option<IdRange>) {
+    pub fn claim_late(&self, ids: Option<IdRange>) {
         let (Some(ids), Some(now)) = (ids, self.clock.now()) else { return };
         if TaskId::from_uuid(ids.from).due_at() <= now.plus(self.cluster.window) {
             // The claim loop leaves out tasks due beyond the window.
@@ -157,7 +157,7 @@ impl NodeShared {
         if !self.in_flight.is_topic_gone(topic) {
             return;
         }
-        let closed = self.in_flight.topics().looked(topic, Sight::There, clock::monotonic());
+        let closed = self.in_flight.topics().probed(topic, Sight::There, clock::monotonic());
         if closed.is_some() {
             tracing::info!(%topic, "the topic exists again; retrying its tasks");
             self.sweep();

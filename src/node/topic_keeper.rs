@@ -28,7 +28,7 @@ use crate::shutdown::TaskFailure;
 const INTERVAL: Duration = Duration::from_millis(250);
 /// The maximum number of topic look-ups under way. It leaves room in the queue of questions for
 /// other callers, and lets each look-up have its turn.
-const LOOKS_MAX: usize = 64;
+const LOOK_UPS_MAX: usize = 64;
 
 #[derive(Debug)]
 pub struct TopicKeeper {
@@ -43,13 +43,13 @@ pub struct TopicKeeper {
 impl TopicKeeper {
     /// Runs until the node stops.
     pub async fn run(self) -> Result<(), TaskFailure> {
-        let mut looks = Looks::default();
+        let mut look_ups = LookUps::default();
         let mut turn_at = clock::monotonic();
         loop {
             tokio::select! {
                 () = self.stopping.cancelled() => return Ok(()),
-                (topic, sight) = looks.next(&self.topics) => {
-                    self.looked(&topic, sight);
+                (topic, sight) = look_ups.next(&self.topics) => {
+                    self.probed(&topic, sight);
                     continue;
                 }
                 () = self.publisher.reports.topic_actions.arrival() => {}
@@ -72,7 +72,7 @@ impl TopicKeeper {
             );
             for action in actions {
                 match action {
-                    Action::Look(topic) => looks.ask(topic),
+                    Action::Probe(topic) => look_ups.ask(topic),
                     told => self.tell(&told),
                 }
             }
@@ -104,8 +104,8 @@ impl TopicKeeper {
         }
     }
 
-    fn looked(&self, topic: &TopicName, sight: Sight) {
-        let next = self.shared.in_flight.topics().looked(topic, sight, clock::monotonic());
+    fn probed(&self, topic: &TopicName, sight: Sight) {
+        let next = self.shared.in_flight.topics().probed(topic, sight, clock::monotonic());
         if let Some(next) = next {
             // This comes before the sweep: tasks of a gone topic that the sweep finds must not be
             // handed over again.
@@ -167,7 +167,7 @@ impl TopicKeeper {
                 tracing::info!(%topic, "the topic is available for new attempts");
                 self.shared.sweep();
             }
-            Action::Look(_) => {}
+            Action::Probe(_) => {}
         }
     }
 
@@ -183,7 +183,7 @@ impl TopicKeeper {
 
 /// Looks topics up, side by side. Each look-up may take seconds, and no other work waits for it.
 #[derive(Debug, Default)]
-struct Looks {
+struct LookUps {
     under_way: FuturesUnordered<BoxFuture<'static, (TopicName, Sight)>>,
     /// Topics waiting for their turn: at most the number of topics in trouble.
     waiting: VecDeque<TopicName>,
@@ -191,7 +191,7 @@ struct Looks {
     asked: HashSet<TopicName>,
 }
 
-impl Looks {
+impl LookUps {
     fn ask(&mut self, topic: TopicName) {
         if self.asked.insert(topic.clone()) {
             self.waiting.push_back(topic);
@@ -201,10 +201,10 @@ impl Looks {
     /// Returns the next answered look-up. The future can be dropped and called again without a
     /// loss.
     async fn next(&mut self, topics: &TopicCache) -> (TopicName, Sight) {
-        while self.under_way.len() < LOOKS_MAX
+        while self.under_way.len() < LOOK_UPS_MAX
             && let Some(topic) = self.waiting.pop_front()
         {
-            self.under_way.push(Box::pin(look(topics.clone(), topic)));
+            self.under_way.push(Box::pin(look_up(topics.clone(), topic)));
         }
         let Some((topic, sight)) = self.under_way.next().await else {
             return future::pending().await;
@@ -214,7 +214,7 @@ impl Looks {
     }
 }
 
-async fn look(topics: TopicCache, topic: TopicName) -> (TopicName, Sight) {
+async fn look_up(topics: TopicCache, topic: TopicName) -> (TopicName, Sight) {
     let sight = match topics.ask(&topic).await {
         Ok(_) => Sight::There,
         Err(LookUpError::Unknown) => Sight::Denied,

@@ -21,7 +21,7 @@ pub const SOAK: &str = "soak";
 /// broker stalls for seconds when many partitions get the first entry of their index.
 const RECORDS_BEFORE: u64 = 24;
 /// Interval at which memory is sampled.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// How far ahead the background tasks are due.
 pub(super) const BACKGROUND: Range<Duration> =
     Duration::from_secs(2 * 3600)..Duration::from_secs(26 * 3600);
@@ -144,7 +144,7 @@ async fn watch(run: &BenchRun, due: &ledger::Range) -> Vec<Mark> {
     while at < due.end {
         run.wait_until(at).await;
         looks.push(run.mark());
-        at += millis(LOOK_EVERY);
+        at += millis(POLL_INTERVAL);
     }
     run.wait_until(due.end).await;
     looks.push(run.mark());
@@ -179,7 +179,7 @@ fn compare_spans(
         let dues = due.start + millis(range.start)..due.start + millis(range.end);
         report.fact(&format!("p99 of the {name}, ms"), run.ledger.lateness(&dues).at(0.99));
         if plan.scenario == SOAK {
-            let times = (0_u32..).map(|number| LOOK_EVERY * number);
+            let times = (0_u32..).map(|number| POLL_INTERVAL * number);
             let within: Vec<&Mark> = times
                 .zip(looks)
                 .filter(|(at, _)| range.contains(at))

@@ -32,7 +32,7 @@ const WINDOW: Duration = Duration::from_millis(200);
 const QUEUE_MAX: usize = 100_000;
 /// Time for the last answers of the consumer.
 const PATIENCE: Duration = Duration::from_secs(15);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug)]
 pub struct TrackedPlan {
@@ -129,7 +129,7 @@ pub async fn tracked(
     run.wait_for(&second.appended, now() + silence(plan) + 1).await;
     let begun_at = clock::monotonic();
     while open.load(Ordering::Relaxed) > 0 && clock::monotonic().since(begun_at) < PATIENCE {
-        clock::sleep(LOOK_EVERY).await;
+        clock::sleep(POLL_INTERVAL).await;
     }
     let mut report = run.lateness_report(&settings_of(plan), &due);
     let count = report.spans.as_ref().map_or(0, |spans| spans.count);

@@ -22,7 +22,7 @@ use crate::bench::run::{BenchRun, Setup, fill, millis, now};
 use crate::clock;
 use crate::kafka::ReadMode;
 
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The first task is delivered within this time.
 const READY_DEADLINE: Duration = Duration::from_secs(120);
 
@@ -123,7 +123,7 @@ async fn wait_for_consumers(
         if clock::monotonic().since(started_at) > READY_DEADLINE {
             return Err(format!("no consumer got a task within {READY_DEADLINE:?}"));
         }
-        clock::sleep(LOOK_EVERY).await;
+        clock::sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }

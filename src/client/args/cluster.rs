@@ -21,11 +21,11 @@ pub struct ClusterArgs {
 pub enum ClusterCommand {
     /// Shows whether the cluster is well: overdue tasks, unavailable topics, and why the node that
     /// answers is not ready.
-    Status(ClusterLook),
+    Status(ClusterShow),
     /// Lists the nodes with shards and heartbeats, as one node sees them.
-    Nodes(ClusterLook),
+    Nodes(ClusterShow),
     /// Lists the topics that Kafka does not take records for, and why. `topic list` has all topics.
-    Topics(ClusterLook),
+    Topics(ClusterShow),
 }
 
 #[derive(Args, Clone, Debug)]
@@ -33,7 +33,7 @@ pub enum ClusterCommand {
     after_help = CLUSTER_EXIT_CODES,
     after_long_help = with_codes(CLUSTER_EXAMPLES, CLUSTER_EXIT_CODES)
 )]
-pub struct ClusterLook {
+pub struct ClusterShow {
     /// Shows it again and again, until Ctrl-C; every 2s, or as often as SPAN says, from 100ms to
     /// 1h. While the node is away, the error is shown instead. With -o json: one line for each
     /// look.

@@ -23,18 +23,18 @@ pub async fn run(args: args::ScheduleArgs) -> ExitCode {
             query.push(("limit", &limit));
             let asked =
                 ask(&args.node, |caller| caller.get(&["v1", "schedules", &args.topic], &query));
-            end(asked.await, args.node.is_json(), Deed::Look, schedules::listed)
+            end(asked.await, args.node.is_json(), Deed::Read, schedules::listed)
         }
         Command::Show(args) => {
             let asked = ask(&args.node, |caller| caller.get(&schedule_path(&args.place), &[]));
-            end(asked.await, args.node.is_json(), Deed::Look, schedules::shown)
+            end(asked.await, args.node.is_json(), Deed::Read, schedules::shown)
         }
         Command::Next(args) => {
             let count = args.count.to_string();
             let asked = ask(&args.node, |caller| {
                 caller.get(&schedule_path(&args.place), &[("next", &count)])
             });
-            end(asked.await, args.node.is_json(), Deed::Look, schedules::next)
+            end(asked.await, args.node.is_json(), Deed::Read, schedules::next)
         }
         Command::Pause(args) => schedule_act(&args, "pause").await,
         Command::Resume(args) => schedule_act(&args, "resume").await,
@@ -89,12 +89,12 @@ async fn schedule_backfill(args: &args::ScheduleBackfill) -> ExitCode {
     let body = body.to_string();
     let asked =
         ask(&args.node, |caller| caller.post(&[v1, schedules, topic, name, "backfill"], body));
-    let deed = if args.dry_run { Deed::Look } else { Deed::Schedule };
+    let deed = if args.dry_run { Deed::Read } else { Deed::Schedule };
     end(asked.await, args.node.is_json(), deed, schedules::backfilled)
 }
 
 async fn schedule_apply(args: &args::ScheduleApply) -> ExitCode {
-    let deed = if args.dry_run { Deed::Look } else { Deed::Schedule };
+    let deed = if args.dry_run { Deed::Read } else { Deed::Schedule };
     let done = apply::run(args).await;
     finish(done.map(|text| put_out(&text, args.node.is_json(), deed)), args.node.is_json(), deed)
 }

@@ -215,16 +215,16 @@ async fn a_look_that_fails_has_done_nothing_whatever_fails() {
                 has_token: false,
                 text: text.to_owned(),
             };
-            let looked = end(Ok(answer()), is_json, Deed::Look, |_| Ok(String::new()));
+            let looked = end(Ok(answer()), is_json, Deed::Read, |_| Ok(String::new()));
             assert_eq!(looked, ExitCode::from(Exit::NothingDone), "{status}");
-            let listed = finish(Err(ListFailure::Problem(answer())), is_json, Deed::Look);
+            let listed = finish(Err(ListFailure::Problem(answer())), is_json, Deed::Read);
             assert_eq!(listed, ExitCode::from(Exit::NothingDone), "{status}");
             let cancelled = end(Ok(answer()), is_json, Deed::Cancel, |_| Ok(String::new()));
             assert_eq!(cancelled, ExitCode::from(Exit::Unknown), "{status}");
         }
     }
     let silent =
-        finish(Err(Ending::new(Exit::Unknown, "did not answer").into()), false, Deed::Look);
+        finish(Err(Ending::new(Exit::Unknown, "did not answer").into()), false, Deed::Read);
     assert_eq!(silent, ExitCode::from(Exit::NothingDone));
 }
 
@@ -280,7 +280,7 @@ fn what_was_done_and_cannot_be_told_is_neither_refused_nor_undone() {
             ending.text
         );
     }
-    assert_eq!(Deed::Look.unwritten(&full).exit, Exit::NothingDone);
+    assert_eq!(Deed::Read.unwritten(&full).exit, Exit::NothingDone);
 }
 
 #[tokio::test]

@@ -27,8 +27,8 @@ fn silent_topics() -> TopicBreakers {
 fn probed_topics() -> TopicBreakers {
     let mut topics = silent_topics();
     topics.released(&topic(), 1, 10);
-    assert_eq!(topics.turn(second(10), true, |_| false), [Action::Look(topic())]);
-    assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Closed(topic())));
+    assert_eq!(topics.turn(second(10), true, |_| false), [Action::Probe(topic())]);
+    assert_eq!(topics.probed(&topic(), Sight::There, second(10)), Some(Action::Closed(topic())));
     assert!(topics.is_open(&topic()));
     topics
 }
@@ -49,9 +49,9 @@ fn a_topic_that_refuses_what_it_is_probed_with_becomes_unavailable_again_at_once
     topics.released(&topic(), 1, 10);
     assert!(!topics.is_open(&topic()), "nothing more is let through");
     assert_eq!(topics.turn(second(14), true, |_| false), []);
-    assert_eq!(topics.turn(second(15), true, |_| false), [Action::Look(topic())]);
+    assert_eq!(topics.turn(second(15), true, |_| false), [Action::Probe(topic())]);
     // One partition refuses records, another one accepts them.
-    topics.looked(&topic(), Sight::There, second(15));
+    topics.probed(&topic(), Sight::There, second(15));
     topics.add_in_flight(&topic(), 2, 20, second(15));
     topics.refused(&topic(), second(15));
     assert_eq!(topics.acknowledged(&topic(), second(15)), Some(Action::Closed(topic())));
@@ -65,8 +65,8 @@ fn an_unavailable_topic_is_named_with_since_when_and_no_probe_ends_that() {
     let unavailable =
         |topic, since| OpenBreaker { topic, is_gone: false, since: second(since), reason: None };
     assert_eq!(topics.open(), [unavailable(&name, 5)]);
-    assert_eq!(topics.turn(second(10), true, |_| true), [Action::Look(topic())]);
-    topics.looked(&name, Sight::There, second(10));
+    assert_eq!(topics.turn(second(10), true, |_| true), [Action::Probe(topic())]);
+    topics.probed(&name, Sight::There, second(10));
     assert_eq!(topics.open(), [unavailable(&name, 5)], "it has tasks, and nothing is acknowledged");
     topics.add_in_flight(&other, 1, 10, second(11));
     topics.turn(second(16), true, |_| true);
@@ -97,14 +97,14 @@ fn a_probe_lets_one_claim_through() {
     assert_eq!(topics.turn(second(16), true, |_| false), []);
     assert_eq!(topics.turn(second(17), true, |_| true), []);
     assert_eq!(topics.left_out(), [topic()], "unavailable again");
-    assert_eq!(topics.turn(second(22), true, |_| true), [Action::Look(topic())]);
+    assert_eq!(topics.turn(second(22), true, |_| true), [Action::Probe(topic())]);
 }
 
 #[test]
 fn a_probe_of_tasks_that_are_not_due_yet_is_not_taken_for_silence() {
     let mut topics = silent_topics();
     topics.released(&topic(), 1, 10);
-    topics.looked(&topic(), Sight::There, second(10));
+    topics.probed(&topic(), Sight::There, second(10));
     topics.add_in_flight(&topic(), 5, 50, second(11));
     assert_eq!(topics.turn(second(18), true, |_| false), [], "they are due at 19");
     assert_eq!(topics.acknowledged(&topic(), second(19)), Some(Action::Closed(topic())));
@@ -115,16 +115,16 @@ fn a_probe_of_tasks_that_are_not_due_yet_is_not_taken_for_silence() {
 fn a_topic_that_metadata_denies_for_five_minutes_is_gone_and_may_come_back() {
     let mut topics = silent_topics();
     let in_five_minutes = Action::Denied(topic(), Duration::from_secs(300));
-    assert_eq!(topics.looked(&topic(), Sight::Denied, second(10)), Some(in_five_minutes));
+    assert_eq!(topics.probed(&topic(), Sight::Denied, second(10)), Some(in_five_minutes));
     for n in (20..310).step_by(10) {
-        assert_eq!(topics.looked(&topic(), Sight::Denied, second(n)), None);
+        assert_eq!(topics.probed(&topic(), Sight::Denied, second(n)), None);
     }
-    assert_eq!(topics.looked(&topic(), Sight::Denied, second(310)), Some(Action::Gone(topic())));
+    assert_eq!(topics.probed(&topic(), Sight::Denied, second(310)), Some(Action::Gone(topic())));
     assert!(
         topics.is_gone(&topic()) && topics.is_open(&topic()),
         "its tasks are claimed, to become dead letters"
     );
-    assert_eq!(topics.looked(&topic(), Sight::There, second(400)), Some(Action::Closed(topic())));
+    assert_eq!(topics.probed(&topic(), Sight::There, second(400)), Some(Action::Closed(topic())));
     assert!(!topics.is_gone(&topic()));
 }
 
@@ -133,11 +133,11 @@ fn a_topic_that_is_gone_stays_so_though_nothing_of_it_is_held() {
     let mut topics = silent_topics();
     topics.released(&topic(), 1, 10);
     for n in (10..=310).step_by(10) {
-        topics.looked(&topic(), Sight::Denied, second(n));
+        topics.probed(&topic(), Sight::Denied, second(n));
     }
     assert_eq!(topics.turn(second(311), true, |_| false), []);
     assert!(topics.is_gone(&topic()), "a sweep brings its tasks only now");
-    assert_eq!(topics.turn(second(611), true, |_| false), [Action::Look(topic())]);
+    assert_eq!(topics.turn(second(611), true, |_| false), [Action::Probe(topic())]);
     assert!(!topics.is_gone(&topic()), "the table is bounded");
 }
 
@@ -148,7 +148,7 @@ fn a_topic_is_given_up_on_for_longer_than_any_attempt_is_put_off() {
     topics.refused(&topic(), second(0));
     topics.turn(second(5), true, |_| false);
     for n in [10, 15, 20] {
-        topics.looked(&topic(), Sight::Denied, second(n));
+        topics.probed(&topic(), Sight::Denied, second(n));
     }
     topics.turn(second(90), true, |_| false);
     assert!(topics.is_gone(&topic()), "a task that was put off at 19 for 60 s meets it");
@@ -160,9 +160,9 @@ fn a_topic_is_given_up_on_for_longer_than_any_attempt_is_put_off() {
 fn denials_with_a_gap_between_do_not_add_up() {
     let mut topics = silent_topics();
     let in_five_minutes = Some(Action::Denied(topic(), SETTINGS.denial_max));
-    assert_eq!(topics.looked(&topic(), Sight::Denied, second(10)), in_five_minutes);
-    assert_eq!(topics.looked(&topic(), Sight::Denied, second(400)), in_five_minutes);
-    assert_eq!(topics.looked(&topic(), Sight::Denied, second(410)), None);
+    assert_eq!(topics.probed(&topic(), Sight::Denied, second(10)), in_five_minutes);
+    assert_eq!(topics.probed(&topic(), Sight::Denied, second(400)), in_five_minutes);
+    assert_eq!(topics.probed(&topic(), Sight::Denied, second(410)), None);
 }
 
 #[test]
@@ -178,8 +178,8 @@ fn a_topic_that_refuses_at_once_becomes_unavailable_though_nothing_waits() {
 fn a_probe_without_a_task_goes_on() {
     let mut topics = silent_topics();
     topics.released(&topic(), 1, 10);
-    assert_eq!(topics.turn(second(10), true, |_| false), [Action::Look(topic())]);
-    assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Closed(topic())));
+    assert_eq!(topics.turn(second(10), true, |_| false), [Action::Probe(topic())]);
+    assert_eq!(topics.probed(&topic(), Sight::There, second(10)), Some(Action::Closed(topic())));
     assert_eq!(topics.turn(second(100), true, |_| false), []);
     assert!(topics.is_open(&topic()));
 }
@@ -211,7 +211,7 @@ fn a_topic_at_its_limit_is_left_out_until_there_is_room() {
 fn a_topic_that_is_gone_and_full_is_full_so_that_the_rest_of_it_is_given_up_soon() {
     let mut topics = silent_topics();
     for n in (10..=310).step_by(10) {
-        topics.looked(&topic(), Sight::Denied, second(n));
+        topics.probed(&topic(), Sight::Denied, second(n));
     }
     assert!(topics.is_gone(&topic()));
     topics.add_in_flight(&topic(), 100, 10, second(311));
@@ -222,7 +222,7 @@ fn a_topic_that_is_gone_and_full_is_full_so_that_the_rest_of_it_is_given_up_soon
 fn a_topic_that_was_in_trouble_and_has_no_tasks_is_forgotten_after_a_while() {
     let mut topics = silent_topics();
     topics.released(&topic(), 1, 10);
-    assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Closed(topic())));
+    assert_eq!(topics.probed(&topic(), Sight::There, second(10)), Some(Action::Closed(topic())));
     assert_eq!((topics.open_count(), topics.topics.len()), (0, 1));
     assert_eq!(topics.turn(second(300), true, |_| false), []);
     assert_eq!(topics.topics.len(), 1);
@@ -317,7 +317,7 @@ fn a_topic_that_may_not_be_written_to_is_given_up_on_as_late_as_one_that_is_miss
     for n in (10..300).step_by(10) {
         topics.turn(second(n), true, |_| false);
         assert_eq!(
-            topics.looked(&topic(), Sight::There, second(n)),
+            topics.probed(&topic(), Sight::There, second(n)),
             Some(Action::Closed(topic())),
             "metadata does not tell"
         );
@@ -330,13 +330,13 @@ fn a_topic_that_may_not_be_written_to_is_given_up_on_as_late_as_one_that_is_miss
         (topics.is_gone(&topic()), topics.forbidden_for(&topic())),
         (true, Some("not authorized"))
     );
-    topics.looked(&topic(), Sight::There, second(305));
+    topics.probed(&topic(), Sight::There, second(305));
     assert_eq!(
         topics.forbidden(&topic(), second(305)),
         Some(Action::StillGone(topic())),
         "that is not told again"
     );
-    topics.looked(&topic(), Sight::There, second(306));
+    topics.probed(&topic(), Sight::There, second(306));
     assert_eq!(topics.acknowledged(&topic(), second(306)), Some(Action::Closed(topic())));
     assert_eq!((topics.is_gone(&topic()), topics.forbidden_for(&topic())), (false, None));
 }
@@ -359,12 +359,12 @@ fn refusals_for_a_missing_right_with_an_acknowledgement_or_much_time_between_do_
 fn a_topic_that_is_not_shown_to_this_node_is_given_up_on_as_late_as_one_that_is_missing() {
     let mut topics = silent_topics();
     assert_eq!(
-        topics.looked(&topic(), Sight::Forbidden, second(10)),
+        topics.probed(&topic(), Sight::Forbidden, second(10)),
         Some(Action::Forbidden(topic(), SETTINGS.denial_max))
     );
     for n in (20..310).step_by(10) {
-        assert_eq!(topics.looked(&topic(), Sight::Forbidden, second(n)), None);
+        assert_eq!(topics.probed(&topic(), Sight::Forbidden, second(n)), None);
     }
-    assert_eq!(topics.looked(&topic(), Sight::Forbidden, second(310)), Some(Action::Gone(topic())));
+    assert_eq!(topics.probed(&topic(), Sight::Forbidden, second(310)), Some(Action::Gone(topic())));
     assert!(topics.forbidden_for(&topic()).is_some());
 }

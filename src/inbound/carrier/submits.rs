@@ -140,7 +140,7 @@ impl Carrier {
             turn.changed("submit", &task.record.topic, Some(task.id));
         }
         let near = placed.near.iter().copied().chain(placed.winners(&won, Destination::Near));
-        self.shared.look_after(IdRange::spanning(near.map(|task| task.id)));
+        self.shared.claim_late(IdRange::spanning(near.map(|task| task.id)));
         if let Some(batch) = plain_batch {
             self.take_in(batch, &placed.claimed).await;
         }

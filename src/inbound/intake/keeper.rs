@@ -35,9 +35,9 @@ const BYTES_MAX: usize = 8 << 20;
 /// The longest pause between two looks for records. A record that comes ends the pause.
 const IDLE_PAUSE: Duration = Duration::from_millis(100);
 /// The interval of looks for partitions, and for offsets that somebody else has changed.
-const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 /// A topic that was missing for so many looks is another topic when it is there again.
-const MISSING_LOOKS: u32 = 2;
+const MISSING_COUNTS: u32 = 2;
 const MISSING_PAUSE: Duration = Duration::from_secs(1);
 /// The pause after a failure that concerns all partitions, first and longest.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -81,12 +81,12 @@ pub struct IntakeKeeper {
     reader: Option<IntakeReader>,
     partitions: BTreeMap<i32, Partition>,
     partition_count: i32,
-    looked_at: Option<Monotonic>,
+    refreshed_at: Option<Monotonic>,
     /// The next look must come now: a position may have changed.
     is_stale: bool,
     /// Partitions must be assigned again, although no position has changed.
     is_unassigned: bool,
-    missing_looks: u32,
+    missing_counts: u32,
     waits_since: Option<Monotonic>,
     said: Throttle,
 }
@@ -128,10 +128,10 @@ impl IntakeKeeper {
             reader: None,
             partitions: BTreeMap::new(),
             partition_count: 0,
-            looked_at: None,
+            refreshed_at: None,
             is_stale: true,
             is_unassigned: true,
-            missing_looks: 0,
+            missing_counts: 0,
             waits_since: None,
             said: Throttle::new(LOG_EVERY),
         }
@@ -188,7 +188,7 @@ impl IntakeKeeper {
         if let Some(reader) = &self.reader {
             reader.serve();
         }
-        self.look().await?;
+        self.refresh().await?;
         let numbers: Vec<i32> = self.partitions.keys().copied().collect();
         let mut has_more = false;
         for number in numbers {
@@ -254,9 +254,9 @@ impl IntakeKeeper {
     }
 
     /// Looks for partitions and their offsets when it is time, or when something may have changed.
-    async fn look(&mut self) -> Result<(), Stop> {
+    async fn refresh(&mut self) -> Result<(), Stop> {
         let now = clock::monotonic();
-        let is_time = self.looked_at.is_none_or(|at| now.since(at) >= LOOK_INTERVAL);
+        let is_time = self.refreshed_at.is_none_or(|at| now.since(at) >= REFRESH_INTERVAL);
         let is_moved = self.bulletin.has_changed().unwrap_or(false);
         let is_outdated = self.reader.as_ref().is_none_or(|reader| reader.is_outdated(&self.kafka));
         if !is_time && !is_moved && !is_outdated && !self.is_stale && !self.is_unassigned {
@@ -285,9 +285,9 @@ impl IntakeKeeper {
             self.is_stale = true;
             return Err(stop);
         }
-        self.missing_looks = 0;
+        self.missing_counts = 0;
         if is_time {
-            self.looked_at = Some(now);
+            self.refreshed_at = Some(now);
         }
         Ok(())
     }
@@ -297,7 +297,7 @@ impl IntakeKeeper {
         match reader.look().await {
             Ok(Some(count)) => Ok(count),
             Ok(None) => {
-                self.missing_looks = self.missing_looks.saturating_add(1);
+                self.missing_counts = self.missing_counts.saturating_add(1);
                 self.is_unassigned = true;
                 clock::sleep(MISSING_PAUSE).await;
                 Err(Stop::later("Kafka has no topic of this name"))
@@ -312,7 +312,7 @@ impl IntakeKeeper {
     async fn take_positions(&mut self, mine: &BTreeSet<i32>) -> Result<(), Stop> {
         let numbers: Vec<i32> = mine.iter().copied().collect();
         let mut positions = self.positions(&numbers).await?;
-        if self.missing_looks >= MISSING_LOOKS {
+        if self.missing_counts >= MISSING_COUNTS {
             for (number, position) in &positions {
                 self.leave_former_topic(*number, *position).await?;
             }

@@ -45,7 +45,7 @@ impl LoginCheck {
     }
 
     /// Takes in what the client has noted.
-    pub(super) fn look(&self) {
+    pub(super) fn take_in(&self) {
         self.client.poll(Duration::ZERO);
     }
 }

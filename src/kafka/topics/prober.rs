@@ -27,7 +27,7 @@ use crate::kafka::{ClientError, KafkaContact, KafkaMetrics, KafkaSettings, Reaso
 const THREAD: &str = "kafka-prober";
 const ENDING_THREAD: &str = "kafka-ending";
 /// The interval of checks for new acknowledgements.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// A probe is sent after this time without a proof of contact.
 const PROBE_AFTER: Duration = Duration::from_millis(750);
 /// The time limit for connections to all advertised addresses of the brokers, followed by the one
@@ -127,7 +127,7 @@ impl Prober {
     fn run(mut self) {
         self.watch();
         loop {
-            let request = self.requests.recv_timeout(LOOK_EVERY);
+            let request = self.requests.recv_timeout(POLL_INTERVAL);
             if self.known.is_stopping() {
                 break;
             }
@@ -148,7 +148,7 @@ impl Prober {
     /// Otherwise a broker is asked when a probe is due.
     fn watch(&mut self) {
         if let Some(login) = &self.login {
-            login.look();
+            login.take_in();
         }
         if self.settings.properties.version() != self.properties {
             tracing::debug!("the properties have changed; creating a new Kafka admin client");

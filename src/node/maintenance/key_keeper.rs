@@ -27,7 +27,7 @@ use crate::telemetry::{Counter, Gauge, Registry};
 /// Interval at which the file is read.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of the looks at the keys that the cluster uses. Each opens a session for a moment.
-const LOOK_INTERVAL: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Interval of the log lines about a state that lasts.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
@@ -89,7 +89,7 @@ pub struct KeyKeeper {
     metrics: KeyMetrics,
     /// The keys of the file that are in use.
     taken: KeySet,
-    looked_at: Option<Monotonic>,
+    checked_at: Option<Monotonic>,
     failure: Option<String>,
     said: Throttle,
     lacking_said: Throttle,
@@ -108,7 +108,7 @@ impl KeyKeeper {
             registry: KeyRegistry::new(postgres),
             metrics: KeyMetrics::register(registry),
             taken: KeySet::default(),
-            looked_at: None,
+            checked_at: None,
             failure: None,
             said: Throttle::new(LOG_EVERY),
             lacking_said: Throttle::new(LOG_EVERY),
@@ -122,9 +122,9 @@ impl KeyKeeper {
     pub async fn check(&mut self) -> Result<(), KeyError> {
         self.check_file().await?;
         let now = clock::monotonic();
-        if self.looked_at.is_none_or(|at| now.since(at) >= LOOK_INTERVAL) {
-            self.looked_at = Some(now);
-            if let Err(error) = self.look().await {
+        if self.checked_at.is_none_or(|at| now.since(at) >= CHECK_INTERVAL) {
+            self.checked_at = Some(now);
+            if let Err(error) = self.check_used().await {
                 tracing::debug!(error = chain(&error), "cannot look for the keys in use; retrying");
             }
         }
@@ -132,7 +132,7 @@ impl KeyKeeper {
     }
 
     /// Compares the keys of the node with those that the cluster uses.
-    async fn look(&mut self) -> Result<(), PostgresError> {
+    async fn check_used(&mut self) -> Result<(), PostgresError> {
         let used = self.registry.used().await?;
         // A command has found no record with the key, before this node has encrypted one.
         if self.keys.current().current().is_some_and(|id| !used.contains(&id)) {
@@ -162,7 +162,7 @@ impl KeyKeeper {
         if let Some(warning) = warning.filter(|_warning| is_new) {
             tracing::warn!("{warning}");
         }
-        self.looked_at = None;
+        self.checked_at = None;
         match self.registry.register(&set).await? {
             Registered::Usable => {
                 self.keys.replace(set.clone());

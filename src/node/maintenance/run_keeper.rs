@@ -14,7 +14,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::COUNTING_SHARD;
-use super::run_looks::RunLooks;
+use super::run_scans::RunScans;
 use crate::clock;
 use crate::domain::schedule::ScheduleId;
 use crate::domain::schedule::plan::{Progress, RUNS_MAX};
@@ -129,7 +129,7 @@ pub struct RunKeeper {
     maker: RunMaker,
     metrics: ScheduleMetrics,
     new: mpsc::Receiver<ScheduleId>,
-    looks: RunLooks,
+    scans: RunScans,
     counted_at: Option<Monotonic>,
     /// The last look that found no deleted schedule with runs.
     swept_at: Option<Monotonic>,
@@ -153,7 +153,7 @@ impl RunKeeper {
             maker,
             metrics,
             new,
-            looks: RunLooks::default(),
+            scans: RunScans::default(),
             counted_at: None,
             swept_at: None,
             renewed_at: None,
@@ -208,8 +208,8 @@ impl RunKeeper {
 
     /// Makes the runs of all schedules of these shards that are to be looked at.
     async fn make_due(&mut self, shards: &[i16]) -> Result<(), PostgresError> {
-        self.looks.saw(self.shared.now());
-        let from = self.looks.begin(shards, clock::monotonic());
+        self.scans.saw(self.shared.now());
+        let from = self.scans.begin(shards, clock::monotonic());
         let (mut failed, mut began_at) = (Vec::new(), None);
         loop {
             let due = self.maker.due(shards, SCHEDULES_MAX, (from, &failed)).await;
@@ -218,14 +218,14 @@ impl RunKeeper {
                 && began_at.is_none()
                 && error.is_slow()
             {
-                self.looks.full_is_slow(self.shared.now(), clock::monotonic());
+                self.scans.full_is_slow(self.shared.now(), clock::monotonic());
             }
             let due = due?;
             let has_more = due.has_more;
             let began_at = *began_at.get_or_insert((!due.schedules.is_empty()).then_some(due.now));
             failed.extend(self.make_all(due).await?);
             if !has_more && failed.is_empty() {
-                self.looks.completed(began_at, clock::monotonic());
+                self.scans.completed(began_at, clock::monotonic());
             }
             if !continues(has_more, failed.len()) || !self.shared.clock.is_steady() {
                 return Ok(());
@@ -345,7 +345,7 @@ impl RunKeeper {
             .filter(|task| !task.is_far && made.contains(&task.id))
             .map(|task| task.id)
             .collect();
-        self.shared.look_after(IdRange::spanning(near));
+        self.shared.claim_late(IdRange::spanning(near));
         self.shared.metrics.submitted.inc_by(made.len().saturating_as::<u64>());
         self.metrics.runs_made.inc_by(made.len().saturating_as::<u64>());
         self.metrics.missed.inc_by(missed_count(planned, &made));

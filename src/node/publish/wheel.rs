@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::time::DelayQueue;
 
-use self::near::{LOOK_AGAIN, Near};
+use self::near::{Near, REREAD_INTERVAL};
 use self::slice::{DueSlice, slices_of};
 use super::exact_timer::ExactTimer;
 use super::publisher::Publisher;
@@ -129,7 +129,7 @@ impl Wheel {
             return Some(RETRY);
         }
         let due_at = self.near.next_due_at()?;
-        Some(self.clock.now().map_or(RETRY, |now| due_at.since(now)).min(LOOK_AGAIN))
+        Some(self.clock.now().map_or(RETRY, |now| due_at.since(now)).min(REREAD_INTERVAL))
     }
 
     fn take_in(&mut self, held: &Arc<InFlightBatch>) {

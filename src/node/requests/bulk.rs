@@ -23,7 +23,7 @@ use crate::postgres::PostgresError;
 use crate::postgres::lists::cancel_many::{CancelGroup, CancelMany};
 use crate::postgres::lists::dead_letters::{DeadLetterChange, DeadLetters};
 use crate::postgres::lists::listing::chosen::Selected;
-use crate::postgres::lists::listing::{LOOKED_MAX_OF_BULK, ListedTask, Listing, TaskPage};
+use crate::postgres::lists::listing::{ListedTask, Listing, READ_MAX_OF_BULK, TaskPage};
 use crate::postgres::tasks::cancel::GROUP_MAX;
 use crate::postgres::tasks::replace::Replaces;
 use crate::postgres::tasks::replace::reschedule::Rescheduling;
@@ -117,7 +117,7 @@ impl<'a> CallProgress<'a> {
     }
 
     /// Ends the call with a failed read. A read changes nothing, so the earlier pieces are certain.
-    fn end_with_look(
+    fn end_with_read(
         mut self,
         error: &PostgresError,
         searched_to: Option<Cursor>,
@@ -159,10 +159,10 @@ impl Bulks {
         loop {
             // One task beyond the limit is looked for.
             let limit = usize::try_from(progress.room()).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX);
-            let mut page = match self.look(&selection, from, limit).await {
+            let mut page = match self.select(&selection, from, limit).await {
                 Ok(Selected::Page(page)) => page,
                 Ok(Selected::TooManyNames) => return Err(progress.refuse_prefix()),
-                Err(error) => return progress.end_with_look(&error, from),
+                Err(error) => return progress.end_with_read(&error, from),
             };
             page.tasks.retain(|task| permit.covers(&task.view.topic));
             if progress.room() == 0 {
@@ -197,10 +197,10 @@ impl Bulks {
         loop {
             // One task beyond the limit is looked for.
             let limit = usize::try_from(progress.room()).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX);
-            let page = match self.look(&selection, from, limit).await {
+            let page = match self.select(&selection, from, limit).await {
                 Ok(Selected::Page(page)) => page,
                 Ok(Selected::TooManyNames) => return Err(progress.refuse_prefix()),
-                Err(error) => return progress.end_with_look(&error, from),
+                Err(error) => return progress.end_with_read(&error, from),
             };
             if progress.room() == 0 {
                 let has_more = page.next.is_some() || !page.tasks.is_empty();
@@ -213,7 +213,7 @@ impl Bulks {
             if bulk.is_dry_run {
                 match self.cancels.count(&page.tasks).await {
                     Ok(count) => progress.task_count += count,
-                    Err(error) => return progress.end_with_look(&error, from),
+                    Err(error) => return progress.end_with_read(&error, from),
                 }
             }
             for task in page.tasks.iter().filter(|_task| !bulk.is_dry_run) {
@@ -259,13 +259,13 @@ impl Bulks {
         }
     }
 
-    async fn look(
+    async fn select(
         &self,
         selection: &Selection,
         from: Option<Cursor>,
         limit: usize,
     ) -> Result<Selected, PostgresError> {
-        let selected = self.listing.select(selection, from, limit, LOOKED_MAX_OF_BULK).await?;
+        let selected = self.listing.select(selection, from, limit, READ_MAX_OF_BULK).await?;
         if let Selected::Page(page) = &selected {
             self.shared.metrics.rows_looked_at.inc_by(page.looked);
         }
@@ -340,7 +340,7 @@ impl Bulks {
             match self.dead_letters.ids(topic, rest, 1).await {
                 Ok(left) if left.is_empty() => {}
                 Ok(_) => return Ok(progress.with_more(searched_to)),
-                Err(error) => return progress.end_with_look(&error, searched_to),
+                Err(error) => return progress.end_with_read(&error, searched_to),
             }
         }
         Ok(progress.with_no_more())
@@ -392,7 +392,7 @@ impl Bulks {
 
     /// Has the new rows claimed at once, and returns their number.
     fn put_back(&self, rows: &[TaskId]) -> u64 {
-        self.shared.look_after(IdRange::spanning(rows.iter().copied()));
+        self.shared.claim_late(IdRange::spanning(rows.iter().copied()));
         let count = rows.len().saturating_as::<u64>();
         self.shared.metrics.redriven.inc_by(count);
         count

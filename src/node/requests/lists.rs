@@ -10,7 +10,7 @@ use crate::node::metrics::NodeMetrics;
 use crate::postgres::lists::counts::{CountResult, TaskCounter};
 use crate::postgres::lists::dead_letters::DeadLetters;
 use crate::postgres::lists::listing::chosen::Selected;
-use crate::postgres::lists::listing::{LOOKED_MAX, LOOKED_MAX_OF_BULK, Listing};
+use crate::postgres::lists::listing::{Listing, READ_MAX, READ_MAX_OF_BULK};
 
 /// The maximum number of topics that an answer counts one by one: the largest ones.
 const TOPICS_MAX: usize = 1000;
@@ -47,7 +47,7 @@ impl Lists {
         from: Option<Cursor>,
         limit: usize,
     ) -> Result<Page, Unavailable> {
-        let selected = self.listing.select(selection, from, limit, LOOKED_MAX).await;
+        let selected = self.listing.select(selection, from, limit, READ_MAX).await;
         let page = match selected.map_err(unavailable_of_read)? {
             Selected::Page(page) => page,
             Selected::TooManyNames => return Err(Unavailable::TooManyNames),
@@ -78,7 +78,7 @@ impl Lists {
                     (!page.tasks.is_empty(), page.next.is_some())
                 }
                 List::Tasks => {
-                    let page = self.listing.page(&whole, None, 1, LOOKED_MAX_OF_BULK).await.ok()?;
+                    let page = self.listing.page(&whole, None, 1, READ_MAX_OF_BULK).await.ok()?;
                     self.metrics.rows_looked_at.inc_by(page.looked);
                     (!page.tasks.is_empty(), page.next.is_some())
                 }

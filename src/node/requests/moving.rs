@@ -7,26 +7,26 @@ use std::time::Duration;
 
 use crate::clock;
 
-/// The pause between two looks.
+/// The pause between two reads.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The maximum number of looks at a task that is in a table, but cannot be removed from it.
-const LOOKS_MAX: usize = 3;
+/// The maximum number of reads of a task that is in a table, but cannot be removed from it.
+const READS_MAX: usize = 3;
 
-/// Counts the looks at a task that is being moved.
+/// Counts the reads of a task that is being moved.
 #[derive(Debug, Default)]
-pub struct Looks {
+pub struct Reads {
     count: usize,
 }
 
-impl Looks {
-    /// Counts a look. Returns true when no other look may follow.
+impl Reads {
+    /// Counts a read. Returns true when no other read may follow.
     pub fn is_last(&mut self) -> bool {
         self.count += 1;
-        self.count >= LOOKS_MAX
+        self.count >= READS_MAX
     }
 }
 
-/// Waits before the next look.
+/// Waits before the next read.
 pub async fn pause() {
     clock::sleep(PAUSE).await;
 }
@@ -36,8 +36,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moving_task_is_looked_at_three_times() {
-        let mut looks = Looks::default();
-        assert_eq!([(); 3].map(|()| looks.is_last()), [false, false, true]);
+    fn a_moving_task_is_read_three_times() {
+        let mut reads = Reads::default();
+        assert_eq!([(); 3].map(|()| reads.is_last()), [false, false, true]);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::moving::{self, Looks};
+use super::moving::{self, Reads};
 use super::placing::{Placer, assign_ids, clamp};
 use super::postgres_failures::{
     Tries, refusal_of, refusal_of_read, unavailable_of, unavailable_of_read,
@@ -85,7 +85,7 @@ impl Replacer {
             None => Changed::Task(task.id),
         };
         let mut over: Option<TaskId> = None;
-        let mut looks = Looks::default();
+        let mut reads = Reads::default();
         assign_ids(&self.shared, [&mut task]);
         for _try in 0..TRIES_MAX {
             let turns = self.turns(&changed, by).await;
@@ -102,7 +102,7 @@ impl Replacer {
                 Ok(Replacement::Overtaken) => {}
                 Ok(Replacement::Unmet(current)) => return Ok(Placed::Unmet(current)),
                 Ok(Replacement::Gone(entry)) => {
-                    match look(entry, look_up, looks.is_last()).await? {
+                    match finding_of(entry, look_up, reads.is_last()).await? {
                         NameFinding::Final => over = Some(entry.row),
                         NameFinding::TooLate(placed) => return Ok(placed),
                         NameFinding::Moving => moving::pause().await,
@@ -208,7 +208,7 @@ impl Replacer {
         if matches!(replacement, Replacement::Created | Replacement::Replaced) {
             self.shared.metrics.submitted.inc();
             let near = (!is_far).then_some(task.id);
-            self.shared.look_after(IdRange::spanning(near));
+            self.shared.claim_late(IdRange::spanning(near));
         }
         Ok(replacement)
     }
@@ -230,11 +230,11 @@ pub fn place_of(shared: &NodeShared, due_at: Timestamp) -> NewPlace {
 /// Counts a moved task, and has it claimed at once if it is due soon.
 pub fn moved(shared: &NodeShared, row: TaskId) {
     shared.metrics.moved.inc();
-    shared.look_after(IdRange::spanning([row]));
+    shared.claim_late(IdRange::spanning([row]));
 }
 
-/// Looks at the task of a name that was not found where it could be removed.
-pub async fn look(
+/// Reads the task of a name that was not found where it could be removed.
+pub async fn finding_of(
     entry: NameEntry,
     look_up: &LookUp,
     is_last: bool,

@@ -214,7 +214,7 @@ impl Service {
 
     /// Has the loops look now for due tasks, and for schedules whose runs are to be made: a dev
     /// server sets the clock ahead.
-    pub fn look_again(&self) {
+    pub fn wake_loops(&self) {
         if let Some(parts) = self.state.parts.get() {
             parts.shared.sweep();
             parts.shared.calls.runs.notify_one();

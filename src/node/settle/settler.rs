@@ -137,7 +137,7 @@ impl Settler {
         reach(Failpoint::SettleReady);
         let (Settled { batches: settled, rows, timed_out, exhausted }, outcome) =
             self.settles.settle(&group, self.terms()).await;
-        self.shared.look_after(rows);
+        self.shared.claim_late(rows);
         self.shared.metrics.tracked.timed_out.inc_by(timed_out);
         self.shared.metrics.tracked.exhausted.inc_by(exhausted);
         let is_done = outcome.is_ok();
@@ -156,7 +156,7 @@ impl Settler {
             if effect == Effect::Certain {
                 self.shared.metrics.settled.inc_by(settlement.task_count().saturating_as());
                 // After an outage of Postgres, follow-ups may be overdue when they are stored.
-                self.shared.look_after(settlement.follow_up_ids());
+                self.shared.claim_late(settlement.follow_up_ids());
             } else {
                 self.shared.metrics.settled_by_others.inc();
                 tracing::debug!(batch = %held.batch.id, "the batch was already settled or adopted");
@@ -227,9 +227,9 @@ impl Settler {
             Arc::make_mut(&mut settlement).put_off_until(self.shared.now());
             let (settled, outcome) =
                 self.settles.settle(&[settlement.as_ref()], self.terms()).await;
-            self.shared.look_after(settled.rows);
+            self.shared.claim_late(settled.rows);
             if settled.batches.contains(&settlement.batch) {
-                self.shared.look_after(settlement.follow_up_ids());
+                self.shared.claim_late(settlement.follow_up_ids());
             }
             match outcome {
                 Ok(()) => self.shared.in_flight.settled_again(settlement.batch, clock::monotonic()),

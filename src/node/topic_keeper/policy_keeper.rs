@@ -170,7 +170,7 @@ impl PolicyKeeper {
         while let Some(last) = self.released_to {
             let released = self.held.release(last).await?;
             self.shared.metrics.pauses.released.inc_by(released.task_count);
-            self.shared.look_after(released.ids);
+            self.shared.claim_late(released.ids);
             self.released_to = released.last;
             if clock::monotonic() >= until {
                 break;

@@ -53,9 +53,9 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
 };
 /// Approximate number of rows that are read for a page of an interactive list. The page ends there,
 /// full or not.
-pub const LOOKED_MAX: u64 = 2_000;
+pub const READ_MAX: u64 = 2_000;
 /// The same limit for bulk operations, which continue by themselves.
-pub const LOOKED_MAX_OF_BULK: u64 = 10_000;
+pub const READ_MAX_OF_BULK: u64 = 10_000;
 /// Maximum number of leaves that one statement reads. The first statement reads one leaf, because
 /// most pages end there.
 const LEAVES_MAX: usize = 8;
@@ -262,7 +262,7 @@ impl<'a> Walk<'a> {
             let end_of_millisecond = end_of_millisecond(self.rest.from);
             let end = if self.is_in_hotspot { end.min(end_of_millisecond) } else { end };
             self.widen(group);
-            let found = self.look(open, group, end).await?;
+            let found = self.read_group(open, group, end).await?;
             let looked = found.looked;
             self.page.looked += looked;
             self.page.tasks.extend(found.tasks);
@@ -310,7 +310,7 @@ impl<'a> Walk<'a> {
         &self.shards[passed..]
     }
 
-    async fn look(
+    async fn read_group(
         &self,
         open: &mut PgConnection,
         group: &[Partition],
@@ -322,7 +322,7 @@ impl<'a> Walk<'a> {
             false => &self.shards,
         };
         // The text names leaves, which change, so preparing it is not worthwhile.
-        let rows = sqlx::query(AssertSqlSafe(look_text(group, self.is_in_hotspot)))
+        let rows = sqlx::query(AssertSqlSafe(group_text(group, self.is_in_hotspot)))
             .bind(shards)
             .bind(self.rest.from)
             .bind(end)
@@ -383,11 +383,11 @@ async fn leaves(
 const COLUMNS: &str = "id, first_id, topic, name, attempt, key, submitted_by, submitted_at, \
                        tracking, moved_to, punctual_terms(headers) as terms";
 
-/// Builds the statement of one look. `$1` are the shards, `$2` and `$3` the ends of the range, both
-/// exclusive, `$4` rows of each stream, `$5` the topic, `$6` rows of the answer, `$7` the
-/// submitter, `$8` the state, `$9` the key. In a hotspot the range lies within a millisecond, and
-/// the shards together are one stream.
-fn look_text(leaves: &[Partition], is_in_hotspot: bool) -> String {
+/// Builds the statement for a group of leaves. `$1` are the shards, `$2` and `$3` the ends of the
+/// range, both exclusive, `$4` rows of each stream, `$5` the topic, `$6` rows of the answer, `$7`
+/// the submitter, `$8` the state, `$9` the key. In a hotspot the range lies within a millisecond,
+/// and the shards together are one stream.
+fn group_text(leaves: &[Partition], is_in_hotspot: bool) -> String {
     let (shards_begin, shards_end) =
         if is_in_hotspot { (HOTSPOT_BEGIN, HOTSPOT_END) } else { (SHARDS_BEGIN, SHARDS_END) };
     let mut text = String::with_capacity(1200 + leaves.len() * 130);
@@ -566,13 +566,13 @@ mod tests {
     fn a_statement_names_its_leaves_and_always_the_far_table() {
         let leaf = |start| Partition { parent: Parent::Task, start: Timestamp::from_millis(start) };
         for is_in_hotspot in [false, true] {
-            let both = look_text(&[leaf(0), leaf(900_000)], is_in_hotspot);
+            let both = group_text(&[leaf(0), leaf(900_000)], is_in_hotspot);
             assert_eq!(
                 (both.matches("from task_1970").count(), both.matches("from task_far").count()),
                 (2, 1),
                 "{both}"
             );
-            assert!(!look_text(&[], is_in_hotspot).contains("s.shard"));
+            assert!(!group_text(&[], is_in_hotspot).contains("s.shard"));
         }
     }
 }

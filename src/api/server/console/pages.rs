@@ -14,7 +14,7 @@ use crate::api::shared::Port;
 use crate::clock;
 use crate::console::action::{Action, Call, Fields};
 use crate::console::frame::{Answered, Page, Section, task_path};
-use crate::console::rates::Look;
+use crate::console::rates::Sample;
 use crate::console::tasks::Listed;
 use crate::console::{action, ahead, dead, now, schedules, tasks, topics};
 use crate::domain::TaskId;
@@ -57,10 +57,10 @@ impl Calls<'_> {
         Ok(bytes.to_vec())
     }
 
-    /// Looks at the metrics of the node, if the reader may.
-    async fn metrics(&self) -> Option<Look> {
+    /// Takes a sample of the metrics of the node, if the reader may.
+    async fn metrics(&self) -> Option<Sample> {
         let bytes = self.bytes(&Call::get("/metrics")).await.ok()?;
-        Some(Look::read(&String::from_utf8_lossy(&bytes), clock::monotonic()))
+        Some(Sample::read(&String::from_utf8_lossy(&bytes), clock::monotonic()))
     }
 }
 
@@ -129,13 +129,13 @@ fn of(answer: &Answered) -> StatusCode {
 
 async fn now_page(calls: &Calls<'_>) -> (StatusCode, Page) {
     let cluster = calls.ask(&Call::get("/v1/cluster")).await;
-    let look = match &cluster {
+    let sample = match &cluster {
         Ok(_) => calls.metrics().await,
         Err(_) => None,
     };
-    let rates = look.as_ref().map(|look| calls.api.shared().looks.lock().compare(look));
+    let rates = sample.as_ref().map(|sample| calls.api.shared().samples.lock().compare(sample));
     let is_elsewhere = calls.api.settings().port == Port::Public;
-    let page = now::page(&cluster, look.as_ref().zip(rates.as_ref()), is_elsewhere);
+    let page = now::page(&cluster, sample.as_ref().zip(rates.as_ref()), is_elsewhere);
     (of(&cluster), page)
 }
 

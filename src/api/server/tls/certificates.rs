@@ -54,7 +54,7 @@ pub struct Settings {
     pub key_file: PathBuf,
     pub clients: Option<Clients>,
     /// The interval at which the files are read again.
-    pub look_every: Duration,
+    pub read_every: Duration,
 }
 
 /// The reason why the files cannot be used, for the author of the files. Never holds a key.

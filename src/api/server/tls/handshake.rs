@@ -121,8 +121,8 @@ mod tests {
             });
             let auth = ClientAuth::Optional;
             let clients = Some(Clients { ca_file: ca_file.clone(), crl_file, auth });
-            let look_every = Duration::from_secs(1);
-            let settings = Settings { certificate_file, key_file, clients, look_every };
+            let read_every = Duration::from_secs(1);
+            let settings = Settings { certificate_file, key_file, clients, read_every };
             let mut roots = RootCertStore::empty();
             roots.add(issuer.der().clone()).unwrap();
             Self { keeper: Keeper::new(settings, Metrics::default()).unwrap(), ca_file, roots }
@@ -216,8 +216,8 @@ mod tests {
         let client = Arc::new(server.client_of(&issuer, "spiffe://shop/orders", 2090));
         assert!(secured(&server.keeper, client.clone()).await.unwrap().peer.is_some());
         std::fs::write(&server.ca_file, next.pem()).unwrap();
-        server.keeper.look_now();
-        server.keeper.look_now();
+        server.keeper.compare_now();
+        server.keeper.compare_now();
         // The client would resume its session if the server had one.
         let refused = secured(&server.keeper, client).await.map(drop).unwrap_err().to_string();
         assert!(refused.contains("BadSignature"), "{refused}");

@@ -147,13 +147,13 @@ impl Keeper {
         loop {
             self.log_expiry(clock::wall(), clock::monotonic());
             tokio::select! {
-                () = clock::sleep(self.settings.look_every) => {}
+                () = clock::sleep(self.settings.read_every) => {}
                 () = tasks.stopping.cancelled() => return Ok(()),
             }
             let settings = self.settings.clone();
             let reading = tokio::task::spawn_blocking(move || Files::read(&settings));
             match tasks.stopping.run_until_cancelled(reading).await {
-                Some(read) => self.look(read?, clock::wall()),
+                Some(read) => self.compare(read?, clock::wall()),
                 None => return Ok(()),
             }
         }
@@ -161,12 +161,12 @@ impl Keeper {
 
     /// Looks at the files at once.
     #[cfg(test)]
-    pub fn look_now(&mut self) {
-        self.look(Files::read(&self.settings), clock::wall());
+    pub fn compare_now(&mut self) {
+        self.compare(Files::read(&self.settings), clock::wall());
     }
 
     /// Compares the files with the last look, and loads settled files.
-    fn look(&mut self, read: Result<Files, Error>, now: Timestamp) {
+    fn compare(&mut self, read: Result<Files, Error>, now: Timestamp) {
         let files = match read {
             Ok(files) => files,
             Err(error) => {
@@ -268,8 +268,8 @@ mod tests {
 
         fn settings(&self) -> Settings {
             let [certificate_file, key_file] = ["c.pem", "k.pem"].map(|name| self.0.join(name));
-            let look_every = Duration::from_millis(1);
-            Settings { certificate_file, key_file, clients: None, look_every }
+            let read_every = Duration::from_millis(1);
+            Settings { certificate_file, key_file, clients: None, read_every }
         }
     }
 
@@ -288,8 +288,8 @@ mod tests {
 
     /// Looks once, and returns the end of the current certificate and the metrics: the loads, the
     /// refusals, and whether the files are refused.
-    fn look(keeper: &mut Keeper) -> (Timestamp, u64, u64, i64) {
-        keeper.look(Files::read(&keeper.settings), clock::wall());
+    fn turn(keeper: &mut Keeper) -> (Timestamp, u64, u64, i64) {
+        keeper.compare(Files::read(&keeper.settings), clock::wall());
         let count = |outcome| keeper.metrics.loads.get_or_create(&[("outcome", outcome)]).get();
         let expires_at = keeper.current.borrow().validity.expires_at;
         assert_eq!(keeper.metrics.expires.get(), expires_at.as_millis() / 1000);
@@ -304,15 +304,15 @@ mod tests {
         place.write("k.pem", &first_key);
         let mut keeper = Keeper::new(place.settings(), Metrics::default()).unwrap();
         let old = keeper.acceptor().config();
-        let (at_first, ..) = look(&mut keeper);
+        let (at_first, ..) = turn(&mut keeper);
 
         place.write("c.pem", &second);
-        assert_eq!(look(&mut keeper), (at_first, 1, 0, 0), "it may still be written");
-        assert_eq!(look(&mut keeper), (at_first, 1, 1, 1), "the key is not there yet");
-        assert_eq!(look(&mut keeper), (at_first, 1, 1, 1), "said and counted once");
+        assert_eq!(turn(&mut keeper), (at_first, 1, 0, 0), "it may still be written");
+        assert_eq!(turn(&mut keeper), (at_first, 1, 1, 1), "the key is not there yet");
+        assert_eq!(turn(&mut keeper), (at_first, 1, 1, 1), "said and counted once");
         place.write("k.pem", &second_key);
-        assert_eq!(look(&mut keeper), (at_first, 1, 1, 1));
-        let (at_last, loads, refusals, is_refused) = look(&mut keeper);
+        assert_eq!(turn(&mut keeper), (at_first, 1, 1, 1));
+        let (at_last, loads, refusals, is_refused) = turn(&mut keeper);
         assert_eq!((loads, refusals, is_refused), (2, 1, 0));
         assert!(at_last > at_first);
         assert!(!Arc::ptr_eq(&old, &keeper.acceptor().config()));
@@ -322,10 +322,10 @@ mod tests {
         );
 
         std::fs::remove_file(place.0.join("k.pem")).unwrap();
-        assert_eq!(look(&mut keeper), (at_last, 2, 2, 1));
+        assert_eq!(turn(&mut keeper), (at_last, 2, 2, 1));
         place.write("k.pem", &second_key);
-        look(&mut keeper);
-        assert_eq!(look(&mut keeper), (at_last, 3, 2, 0));
+        turn(&mut keeper);
+        assert_eq!(turn(&mut keeper), (at_last, 3, 2, 0));
     }
 
     #[test]
@@ -353,17 +353,17 @@ mod tests {
         place.write("c.pem", &certificate);
         place.write("k.pem", &key);
         let mut keeper = Keeper::new(place.settings(), Metrics::default()).unwrap();
-        let (at_start, ..) = look(&mut keeper);
+        let (at_start, ..) = turn(&mut keeper);
         let (certificate, key) = pair(2002);
         place.write("c.pem", &certificate);
         place.write("k.pem", &key);
-        assert_eq!(look(&mut keeper), (at_start, 1, 0, 0));
-        assert_eq!(look(&mut keeper), (at_start, 1, 1, 1));
+        assert_eq!(turn(&mut keeper), (at_start, 1, 0, 0));
+        assert_eq!(turn(&mut keeper), (at_start, 1, 1, 1));
         let (certificate, key) = pair(2090);
         place.write("c.pem", &certificate);
         place.write("k.pem", &key);
-        look(&mut keeper);
-        let (at_last, loads, ..) = look(&mut keeper);
+        turn(&mut keeper);
+        let (at_last, loads, ..) = turn(&mut keeper);
         assert!(at_last > at_start && loads == 2);
     }
 }

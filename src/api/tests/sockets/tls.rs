@@ -72,7 +72,7 @@ impl Authority {
                 let ca_file = self.folder.join("ca.pem");
                 Clients { ca_file, crl_file: None, auth }
             }),
-            look_every: Duration::from_millis(2),
+            read_every: Duration::from_millis(2),
         }
     }
 

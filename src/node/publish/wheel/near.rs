@@ -28,7 +28,7 @@ use crate::node::publish::publisher::Handed;
 /// queue and tokio's own millisecond of lateness.
 pub(super) const LEAD: Duration = Duration::from_millis(3);
 /// The cluster's clock is read again at least this often.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const REREAD_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of records that are handed over before the wheel turns to its other duties: about 0.3
 /// ms of work.
 const RECORDS_AT_ONCE: usize = 128;
@@ -53,7 +53,7 @@ impl Near {
         let wait = now.map_or(Duration::ZERO, |now| slice.due_at.since(now));
         if wait > LEAD {
             // The wait is limited because the cluster's clock may be set meanwhile.
-            return Some((slice, (wait - LEAD).min(LOOK_AGAIN)));
+            return Some((slice, (wait - LEAD).min(REREAD_INTERVAL)));
         }
         self.keep_soon(slice);
         None
@@ -493,7 +493,7 @@ mod tests {
         let mut near = Near::default();
         let hour_before = due_at.minus(Duration::from_secs(3600));
         let (slice, wait) = near.keep(slices.remove(0), Some(hour_before)).unwrap();
-        assert_eq!(wait, LOOK_AGAIN);
+        assert_eq!(wait, REREAD_INTERVAL);
         let (slice, wait) = near.keep(slice, Some(due_at.minus(MILLISECOND * 10))).unwrap();
         assert_eq!(wait, MILLISECOND * 10 - LEAD);
         assert!(near.keep(slice, None).is_none(), "while no clock is known it is kept near");

@@ -85,7 +85,7 @@ pub async fn heard(
     let shown = (view.state, view.tracked.as_ref().map_or(0, |tracked| tracked.attempt));
     let verdict = match verdict {
         Some(verdict) => Some(verdict_as_shown(verdict, call.call, shown)),
-        None => verdict_of_look(call.call, view.state),
+        None => verdict_of_state(call.call, view.state),
     };
     Ok(verdict.map(|verdict| Heard::Tracked(verdict, Box::new(view))))
 }
@@ -99,7 +99,7 @@ fn verdict_as_shown(verdict: Verdict, call: Call, (state, shown): (TaskState, u1
             Verdict::AttemptSuperseded
         }
         (Verdict::RetryingAsBefore, _) if state != TaskState::Scheduled => {
-            verdict_of_look(call, state).unwrap_or(verdict)
+            verdict_of_state(call, state).unwrap_or(verdict)
         }
         _ => verdict,
     }
@@ -107,7 +107,7 @@ fn verdict_as_shown(verdict: Verdict, call: Call, (state, shown): (TaskState, u1
 
 /// Returns the verdict on a call about a task of which no attempt is with a consumer. `None` means
 /// that there is one after all: the task has moved meanwhile.
-fn verdict_of_look(call: Call, state: TaskState) -> Option<Verdict> {
+fn verdict_of_state(call: Call, state: TaskState) -> Option<Verdict> {
     match (state, call) {
         (TaskState::Scheduled, _) => Some(Verdict::NotPublishedYet),
         (TaskState::Finished, Call::Finish { .. }) => Some(Verdict::Finished),
@@ -154,7 +154,7 @@ pub fn observe(shared: &NodeShared, call: &AnswerCall, answered: Option<&Answere
         metrics.tracked.time_to_finish.observe(ran_for.as_secs_f64());
     }
     // A row that is due now may lie behind the watermark of the claims.
-    shared.look_after(IdRange::spanning(answered.row));
+    shared.claim_late(IdRange::spanning(answered.row));
 }
 
 pub fn terms(shared: &NodeShared) -> AnswerTerms {

@@ -124,7 +124,7 @@ impl NamedStore {
             group.iter().filter(is_one).map(|submission| &submission.task).collect()
         };
         self.shared
-            .look_after(IdRange::spanning(winners(Destination::Near).iter().map(|task| task.id)));
+            .claim_late(IdRange::spanning(winners(Destination::Near).iter().map(|task| task.id)));
         let Some(batch) = batch else { return };
         // The tasks are in the order of the statement's arrays.
         let claimed = winners(Destination::Claimed);

@@ -65,7 +65,7 @@ impl WriteGroup for PlainStore {
         };
         reach(Failpoint::InsertCommitted);
         shared.group_stored(group.len(), group.len(), stamp, began_at);
-        shared.look_after(IdRange::spanning(rows.near.iter().map(|task| task.id)));
+        shared.claim_late(IdRange::spanning(rows.near.iter().map(|task| task.id)));
         if let Some(batch) = batch {
             shared.take_in_on_insert(batch).await;
         }

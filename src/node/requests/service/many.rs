@@ -68,7 +68,7 @@ impl Service {
         let parts = self.opened()?.takes_changes()?;
         let what = match R::CHANGE {
             DeadLetterChange::Redrive => {
-                parts.submitter.look_for(&permit.principal().name, permit.topic()).await;
+                parts.submitter.look_up_topic(&permit.principal().name, permit.topic()).await;
                 "put back"
             }
             DeadLetterChange::Drop => "dropped as dead letters",
@@ -97,7 +97,7 @@ impl Service {
         answer_by_model!(self, model => model.redrive(id, to).await);
         let parts = self.opened()?.takes_changes()?;
         if let Some(task) = parts.stored.by_id(id).await? {
-            parts.submitter.look_for(&permit.principal().name, &task.topic).await;
+            parts.submitter.look_up_topic(&permit.principal().name, &task.topic).await;
         }
         let task = Box::pin(parts.bulks.redrive(permit, to)).await?;
         if task.is_some() {

@@ -241,7 +241,7 @@ impl ScheduleService {
         wanted: Backfill,
     ) -> BackfillDone {
         let near = runs.iter().filter(|run| !run.is_far && done.made.contains(&run.id));
-        self.shared.look_after(IdRange::spanning(near.map(|run| run.id).collect::<Vec<_>>()));
+        self.shared.claim_late(IdRange::spanning(near.map(|run| run.id).collect::<Vec<_>>()));
         let (made, all) =
             (done.made.len().saturating_as::<u64>(), runs.len().saturating_as::<u64>());
         self.shared.metrics.submitted.inc_by(made);

@@ -9,7 +9,7 @@ use crate::domain::{
 use crate::node::messages::permitted::TaskPermit;
 use crate::node::messages::{CancelVerdict, MoveVerdict, Placed, Refusal, Unavailable};
 use crate::node::requests::canceller::Canceller;
-use crate::node::requests::moving::{self, Looks};
+use crate::node::requests::moving::{self, Reads};
 use crate::node::requests::postgres_failures::{refusal_of_read, unavailable_of_read};
 use crate::node::requests::replacer::Replacer;
 use crate::postgres::tasks::look_up::LookUp;
@@ -70,7 +70,7 @@ impl StoredTasks {
         permit: &TaskPermit<Move>,
         due_at: Timestamp,
     ) -> Result<MoveVerdict, Refusal> {
-        let mut looks = Looks::default();
+        let mut reads = Reads::default();
         loop {
             // The future is on the heap, because callers keep it in futures of their own.
             if let Some(task) = Box::pin(self.replacer.reschedule(permit, due_at)).await? {
@@ -81,7 +81,7 @@ impl StoredTasks {
             if let Some(verdict) = MoveVerdict::of_read(found) {
                 return Ok(verdict);
             }
-            if looks.is_last() {
+            if reads.is_last() {
                 let reason = "the task is changing its table; nothing was changed".to_owned();
                 return Err(Refusal::ServerAway { reason });
             }
@@ -128,7 +128,7 @@ impl StoredTasks {
         &self,
         permit: &TaskPermit<Cancel>,
     ) -> Result<CancelVerdict, Unavailable> {
-        let mut looks = Looks::default();
+        let mut reads = Reads::default();
         let by = self.replacer.number_of(&permit.principal().name).await?;
         loop {
             if let Some(task) = self.canceller.cancel(permit, by).await? {
@@ -137,7 +137,7 @@ impl StoredTasks {
             if let Some(verdict) = CancelVerdict::of_read(self.by_id(permit.id()).await?) {
                 return Ok(verdict);
             }
-            if looks.is_last() {
+            if reads.is_last() {
                 return Err(Unavailable::ServerAway {
                     reason: "the task is being moved; repeat the cancel".to_owned(),
                 });

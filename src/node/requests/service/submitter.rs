@@ -365,7 +365,7 @@ impl Submitter {
 
     /// Looks the topic up before its dead letters are redriven: it may exist again although it was
     /// given up.
-    pub async fn look_for(&self, by: &PrincipalName, topic: &TopicName) {
+    pub async fn look_up_topic(&self, by: &PrincipalName, topic: &TopicName) {
         if let Err(refusal) = self.facts(by, topic).await {
             tracing::debug!(%topic, ?refusal, "redriving dead letters anyway");
         }
