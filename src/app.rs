@@ -81,7 +81,7 @@ pub fn problems(wanted: CheckedSettings<'_>) -> Vec<SettingProblem> {
     };
     let mut problems = credentials::problems(settings);
     if let Some(tls) = ports::tls_settings(settings)
-        && let Err(error) = api::tls::Keeper::check(&tls)
+        && let Err(error) = api::tls::CertificateKeeper::check(&tls)
     {
         problems.push(SettingProblem { flag: error.flag, text: error.text });
     }

@@ -33,7 +33,9 @@ pub use self::properties::Property;
 pub use self::reader::SettingProblem;
 pub use self::secret::Secret;
 pub use self::settings::callbacks::CallbackSettings;
-pub use self::settings::dev::{DevKafka, DevPostgres, DevSettings, KeeperSettings, node_of_dev};
+pub use self::settings::dev::{
+    DevKafka, DevPostgres, DevSettings, SupervisorSettings, node_of_dev,
+};
 pub use self::settings::intake::{IntakeSettings, IntakeTopic};
 pub use self::settings::outbox::{OutboxAction, OutboxCommand, OutboxSettings};
 pub use self::settings::payload_keys::ResealCommand;
@@ -58,7 +60,7 @@ pub struct Invocation {
 #[derive(Debug)]
 pub enum Command {
     Dev(Box<DevSettings>),
-    DevPostgres(KeeperSettings),
+    DevPostgres(SupervisorSettings),
     Serve(Box<Settings>),
     /// Asks the servers of a node.
     Check(Box<Settings>),

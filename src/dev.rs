@@ -4,7 +4,7 @@
 //! punctual dev ── app::serve      the same node as in production, without etcd
 //!   ├─ broker                     speaks Kafka's protocol, in memory
 //!   ├─ time                       the clock that tests set, and GET /dev/published
-//!   └─ punctual dev-postgres      the keeper: a process of its own, which ends Postgres and
+//!   └─ punctual dev-postgres      the supervisor: a process of its own, which ends Postgres and
 //!        └─ postgres              removes its folder, however the dev server ends
 //! ```
 //!
@@ -13,15 +13,15 @@
 
 mod announcement;
 mod broker;
-mod keeper;
 mod postgres_server;
+mod supervisor;
 mod time;
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::keeper::keep_postgres;
+pub use self::supervisor::supervise_postgres;
 
 use self::announcement::Announcement;
 use self::broker::Broker;

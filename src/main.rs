@@ -30,7 +30,7 @@ async fn run(command: Command) -> Result<ExitCode, TaskFailure> {
         Command::Serve(settings) => Box::pin(app::serve(*settings, Handles::default())).await?,
         Command::Check(settings) => return app::check(*settings).await,
         Command::Dev(settings) => Box::pin(dev::run(*settings)).await?,
-        Command::DevPostgres(settings) => dev::keep_postgres(settings).await?,
+        Command::DevPostgres(settings) => dev::supervise_postgres(settings).await?,
         Command::Migrate(settings) => app::migrate(*settings).await?,
         Command::Outbox(command) => return Ok(app::outbox::run(command).await),
         Command::Reseal(command) => return Ok(app::payload_keys::run(command).await),

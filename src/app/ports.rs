@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket};
 
-use crate::api::tls::{self, ClientAuth, Keeper};
+use crate::api::tls::{self, CertificateKeeper, ClientAuth};
 use crate::api::{self, Api, ApiSettings, Cursors, Port};
 use crate::config::Settings;
 use crate::shutdown::{TaskFailure, Tasks};
@@ -41,13 +41,13 @@ pub fn tls_settings(settings: &Settings) -> Option<tls::Settings> {
 pub struct Ports {
     public: TcpListener,
     operators: Option<TcpListener>,
-    certificate: Option<Keeper>,
+    certificate: Option<CertificateKeeper>,
 }
 
 impl Ports {
     pub fn open(settings: &Settings, registry: &mut Registry) -> Result<Self, TaskFailure> {
         let certificate = tls_settings(settings)
-            .map(|tls| Keeper::new(tls, tls::Metrics::register(registry)))
+            .map(|tls| CertificateKeeper::new(tls, tls::Metrics::register(registry)))
             .transpose()?;
         let public = listen("--listen", settings.listen)?;
         let operators = settings
@@ -70,7 +70,7 @@ impl Ports {
         api: impl Fn(ApiSettings) -> Api,
         tasks: &Tasks,
     ) -> Result<Arc<Cursors>, TaskFailure> {
-        let acceptor = self.certificate.as_ref().map(Keeper::acceptor);
+        let acceptor = self.certificate.as_ref().map(CertificateKeeper::acceptor);
         if let Some(keeper) = self.certificate {
             tasks.spawn("certificate", keeper.run(tasks.clone()));
         }

@@ -15,7 +15,7 @@ use clap::{Args, Parser, Subcommand};
 pub(super) use self::access::{Access, Auth, Token};
 pub use self::access::{AuthCommand, CheckAuth, CheckToken, NewToken, TokenCommand};
 pub(super) use self::database::{Database, Schema};
-pub(super) use self::dev::{Dev, Keeper};
+pub(super) use self::dev::{Dev, Supervisor};
 pub(super) use self::outbox::{
     CallbackArgs, IntakeTopics, Outbox, OutboxDatabase, OutboxWords, Outboxes,
 };
@@ -73,7 +73,7 @@ pub(super) enum CommandArgs {
     Dev(Box<Dev>),
     /// Keeps the Postgres of a dev server, until its standard input ends.
     #[command(hide = true)]
-    DevPostgres(Keeper),
+    DevPostgres(Supervisor),
     /// Runs a node, which takes tasks over REST and publishes each one at its due time.
     ///
     /// Start any number of nodes with the same database, Kafka and etcd. On SIGTERM, a node drains:

@@ -1,4 +1,5 @@
-//! A Postgres of the dev server's own: finds its programs, makes its folder, and starts the keeper.
+//! A Postgres of the dev server's own: finds its programs, makes its folder, and starts the
+//! supervisor.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
@@ -21,19 +22,19 @@ const MARK: &str = "punctual-dev";
 /// The longest path of a folder with a socket. The kernel allows 107 bytes, and the name of the
 /// socket takes 15.
 const FOLDER_BYTES_MAX: usize = 92;
-/// How long the keeper may take to end Postgres.
+/// How long the supervisor may take to end Postgres.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
-/// The most that is read of the keeper's last words.
+/// The most that is read of the supervisor's last words.
 const WORDS_MAX: u64 = 4096;
 /// The name of Postgres's user and of its database.
 pub const USER: &str = "postgres";
 
-/// A running Postgres, with its keeper.
+/// A running Postgres, with its supervisor.
 #[derive(Debug)]
 pub struct PostgresServer {
     folder: PathBuf,
-    keeper: Child,
-    /// The keeper ends when this is closed.
+    supervisor: Child,
+    /// The supervisor ends when this is closed.
     leash: Option<ChildStdin>,
     words: ChildStdout,
     /// Keeps other dev servers away from the folder of `--data`.
@@ -69,12 +70,13 @@ impl PostgresServer {
         }
         // A group of its own: Ctrl-C goes to the dev server alone, which needs Postgres to drain.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut keeper =
-            command.spawn().map_err(|error| format!("start the keeper of Postgres: {error}"))?;
-        let (Some(leash), Some(words)) = (keeper.stdin.take(), keeper.stdout.take()) else {
-            return Err("the keeper of Postgres has no pipes".into());
+        let mut supervisor = command
+            .spawn()
+            .map_err(|error| format!("start the supervisor of Postgres: {error}"))?;
+        let (Some(leash), Some(words)) = (supervisor.stdin.take(), supervisor.stdout.take()) else {
+            return Err("the supervisor of Postgres has no pipes".into());
         };
-        Ok(Self { folder, keeper, leash: Some(leash), words, _lock: lock })
+        Ok(Self { folder, supervisor, leash: Some(leash), words, _lock: lock })
     }
 
     /// Returns the URL of the database, by way of a Unix socket.
@@ -95,7 +97,7 @@ impl PostgresServer {
     pub async fn ended(&mut self) -> String {
         let mut words = String::new();
         let read = (&mut self.words).take(WORDS_MAX).read_to_string(&mut words).await;
-        let status = self.keeper.wait().await;
+        let status = self.supervisor.wait().await;
         match (read, status) {
             (Ok(_), Ok(_)) if !words.trim().is_empty() => words.trim().to_owned(),
             (_, status) => format!("Postgres has ended ({})", told(status)),
@@ -108,7 +110,7 @@ impl PostgresServer {
     /// When that takes too long.
     pub async fn stop(mut self) -> Result<(), TaskFailure> {
         drop(self.leash.take());
-        match tokio::time::timeout(STOP_DEADLINE, self.keeper.wait()).await {
+        match tokio::time::timeout(STOP_DEADLINE, self.supervisor.wait()).await {
             Ok(Ok(_status)) => Ok(()),
             Ok(Err(error)) => Err(format!("wait for the end of Postgres: {error}").into()),
             Err(_elapsed) => Err(format!(

@@ -17,4 +17,4 @@ mod keeper;
 mod peer;
 
 pub use self::certificates::{ClientAuth, Clients, Error, Settings};
-pub use self::keeper::{Acceptor, Keeper, Metrics};
+pub use self::keeper::{Acceptor, CertificateKeeper, Metrics};

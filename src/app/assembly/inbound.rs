@@ -8,7 +8,7 @@ use crate::access::PolicyHandle;
 use crate::api::access::audit::Audit;
 use crate::config::Settings;
 use crate::inbound::intake::IntakeMetrics;
-use crate::inbound::intake::keeper::{IntakeKeeper, KeeperParts};
+use crate::inbound::intake::keeper::{IntakeKeeper, IntakeKeeperParts};
 use crate::inbound::outbox::OutboxMetrics;
 use crate::inbound::outbox::drainer::{Drainer, DrainerParts};
 use crate::kafka::{KafkaSettings, TopicCache};
@@ -83,7 +83,7 @@ pub(super) fn start(
         tasks.spawn("outbox", drainer.run());
     }
     for intake in &settings.intakes.topics {
-        let keeper = IntakeKeeper::new(KeeperParts {
+        let keeper = IntakeKeeper::new(IntakeKeeperParts {
             topic: intake.topic.clone(),
             rejected_topic: intake.rejected_topic.clone(),
             skips: settings.intakes.skips,

@@ -48,9 +48,9 @@ pub struct Dev {
     pub json: bool,
 }
 
-/// The flags of the keeper, a process that only `punctual dev` starts.
+/// The flags of the supervisor, a process that only `punctual dev` starts.
 #[derive(Args, Debug)]
-pub struct Keeper {
+pub struct Supervisor {
     /// The folder of Postgres's programs.
     #[arg(long)]
     pub programs: PathBuf,

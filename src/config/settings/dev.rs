@@ -49,7 +49,7 @@ pub enum DevPostgres {
 
 /// The settings of the process that keeps the Postgres of a dev server.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct KeeperSettings {
+pub struct SupervisorSettings {
     /// The folder of Postgres's programs.
     pub programs: PathBuf,
     /// The folder with the data, the socket and the log.
@@ -60,9 +60,9 @@ pub struct KeeperSettings {
     pub runs_as: Option<(u32, u32)>,
 }
 
-impl From<args::Keeper> for KeeperSettings {
-    fn from(args: args::Keeper) -> Self {
-        let args::Keeper { programs, folder, temporary, user, group } = args;
+impl From<args::Supervisor> for SupervisorSettings {
+    fn from(args: args::Supervisor) -> Self {
+        let args::Supervisor { programs, folder, temporary, user, group } = args;
         Self { programs, folder, is_temporary: temporary, runs_as: user.zip(group) }
     }
 }

@@ -47,7 +47,7 @@ const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// The parts of a keeper.
 #[derive(Debug)]
-pub struct KeeperParts {
+pub struct IntakeKeeperParts {
     /// The topic. Its principal has the same name.
     pub topic: TopicName,
     pub rejected_topic: TopicName,
@@ -96,7 +96,7 @@ fn stop_of(error: &IntakeError) -> Stop {
 }
 
 impl IntakeKeeper {
-    pub fn new(parts: KeeperParts) -> Self {
+    pub fn new(parts: IntakeKeeperParts) -> Self {
         let store = InboundStore::new(&parts.postgres, parts.shared.node, parts.name_retention);
         let carrier = Carrier {
             name: parts.topic.as_str().to_owned(),

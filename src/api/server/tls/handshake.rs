@@ -78,7 +78,7 @@ mod tests {
     use crate::access::credential::certificate::PeerName;
     use crate::access::{Policy, PolicyHandle};
     use crate::api::callers::{CallerConnection, Callers};
-    use crate::api::server::tls::{ClientAuth, Clients, Keeper, Metrics, Settings};
+    use crate::api::server::tls::{CertificateKeeper, ClientAuth, Clients, Metrics, Settings};
     use crate::api::{Api, ApiMetrics, ApiSettings};
     use crate::domain::Monotonic;
     use crate::node::requests::service::Service;
@@ -95,7 +95,7 @@ mod tests {
 
     /// A server of a test, whose files are deleted with it.
     struct Server {
-        keeper: Keeper,
+        keeper: CertificateKeeper,
         ca_file: PathBuf,
         roots: RootCertStore,
     }
@@ -125,7 +125,11 @@ mod tests {
             let settings = Settings { certificate_file, key_file, clients, read_every };
             let mut roots = RootCertStore::empty();
             roots.add(issuer.der().clone()).unwrap();
-            Self { keeper: Keeper::new(settings, Metrics::default()).unwrap(), ca_file, roots }
+            Self {
+                keeper: CertificateKeeper::new(settings, Metrics::default()).unwrap(),
+                ca_file,
+                roots,
+            }
         }
 
         fn client(&self) -> ConfigBuilder<ClientConfig, WantsClientCert> {
@@ -224,7 +228,7 @@ mod tests {
     }
 
     /// Performs a handshake between `config` and the server.
-    async fn secured(keeper: &Keeper, config: Arc<ClientConfig>) -> io::Result<Secured> {
+    async fn secured(keeper: &CertificateKeeper, config: Arc<ClientConfig>) -> io::Result<Secured> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut registry = Registry::default();

@@ -97,7 +97,7 @@ struct Seen {
 
 /// Owns the certificate.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct CertificateKeeper {
     settings: Settings,
     current: watch::Sender<Loaded>,
     seen: Option<Seen>,
@@ -109,7 +109,7 @@ pub struct Keeper {
     metrics: Metrics,
 }
 
-impl Keeper {
+impl CertificateKeeper {
     /// Loads the files for the first time.
     ///
     /// # Errors
@@ -288,7 +288,7 @@ mod tests {
 
     /// Looks once, and returns the end of the current certificate and the metrics: the loads, the
     /// refusals, and whether the files are refused.
-    fn turn(keeper: &mut Keeper) -> (Timestamp, u64, u64, i64) {
+    fn turn(keeper: &mut CertificateKeeper) -> (Timestamp, u64, u64, i64) {
         keeper.compare(Files::read(&keeper.settings), clock::wall());
         let count = |outcome| keeper.metrics.loads.get_or_create(&[("outcome", outcome)]).get();
         let expires_at = keeper.current.borrow().validity.expires_at;
@@ -302,7 +302,7 @@ mod tests {
         let ((first, first_key), (second, second_key)) = (pair(2090), pair(2091));
         place.write("c.pem", &first);
         place.write("k.pem", &first_key);
-        let mut keeper = Keeper::new(place.settings(), Metrics::default()).unwrap();
+        let mut keeper = CertificateKeeper::new(place.settings(), Metrics::default()).unwrap();
         let old = keeper.acceptor().config();
         let (at_first, ..) = turn(&mut keeper);
 
@@ -334,7 +334,7 @@ mod tests {
         let (certificate, key) = pair(2090);
         place.write("c.pem", &certificate);
         place.write("k.pem", &key);
-        let mut keeper = Keeper::new(place.settings(), Metrics::default()).unwrap();
+        let mut keeper = CertificateKeeper::new(place.settings(), Metrics::default()).unwrap();
         let expires_at = keeper.current.borrow().validity.expires_at;
         let at = Monotonic::from_start(Duration::from_secs(1));
         keeper.log_expiry(expires_at.minus(EXPIRES_SOON + Duration::from_secs(1)), at);
@@ -352,7 +352,7 @@ mod tests {
         let (certificate, key) = pair(2001);
         place.write("c.pem", &certificate);
         place.write("k.pem", &key);
-        let mut keeper = Keeper::new(place.settings(), Metrics::default()).unwrap();
+        let mut keeper = CertificateKeeper::new(place.settings(), Metrics::default()).unwrap();
         let (at_start, ..) = turn(&mut keeper);
         let (certificate, key) = pair(2002);
         place.write("c.pem", &certificate);

@@ -18,7 +18,7 @@ use tokio_rustls::client::TlsStream;
 use super::*;
 use crate::api::Port;
 use crate::api::tls::{
-    ClientAuth, Clients, Keeper, Metrics as CertificateMetrics, Settings as Files,
+    CertificateKeeper, ClientAuth, Clients, Metrics as CertificateMetrics, Settings as Files,
 };
 
 const SOON: Duration = Duration::from_millis(100);
@@ -76,8 +76,8 @@ impl Authority {
         }
     }
 
-    fn keeper(&self, auth: Option<ClientAuth>) -> Keeper {
-        Keeper::new(self.files(auth), CertificateMetrics::default()).unwrap()
+    fn keeper(&self, auth: Option<ClientAuth>) -> CertificateKeeper {
+        CertificateKeeper::new(self.files(auth), CertificateMetrics::default()).unwrap()
     }
 
     /// Serves an API with this authority's certificate, which is watched.

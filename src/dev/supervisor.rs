@@ -1,8 +1,8 @@
-//! The keeper: a process that runs Postgres for as long as a dev server lives.
+//! The supervisor: a process that runs Postgres for as long as a dev server lives.
 //!
-//! The keeper's standard input is a pipe from the dev server. The pipe closes with the dev server,
-//! even after a kill. The keeper then ends Postgres and removes a temporary folder. A process group
-//! of its own keeps Ctrl-C in a terminal away from Postgres.
+//! The supervisor's standard input is a pipe from the dev server. The pipe closes with the dev
+//! server, even after a kill. The supervisor then ends Postgres and removes a temporary folder. A
+//! process group of its own keeps Ctrl-C in a terminal away from Postgres.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -16,7 +16,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 
 use super::postgres_server::USER;
-use crate::config::KeeperSettings;
+use crate::config::SupervisorSettings;
 use crate::error_chain::chain;
 use crate::shutdown::TaskFailure;
 use crate::signals::{EndSignal, Signals};
@@ -31,8 +31,8 @@ const LINES_MAX: usize = 5;
 ///
 /// # Errors
 /// When a temporary folder cannot be removed.
-pub async fn keep_postgres(settings: KeeperSettings) -> Result<(), TaskFailure> {
-    let kept = keep(&settings).await;
+pub async fn supervise_postgres(settings: SupervisorSettings) -> Result<(), TaskFailure> {
+    let kept = supervise(&settings).await;
     if let Err(failure) = &kept {
         // The dev server may be gone already.
         writeln!(io::stdout(), "{}", chain(failure.as_ref())).ok();
@@ -44,7 +44,7 @@ pub async fn keep_postgres(settings: KeeperSettings) -> Result<(), TaskFailure> 
     Ok(())
 }
 
-async fn keep(settings: &KeeperSettings) -> Result<(), TaskFailure> {
+async fn supervise(settings: &SupervisorSettings) -> Result<(), TaskFailure> {
     let data = settings.folder.join("data");
     if !data.join("PG_VERSION").is_file() {
         initialise(settings, &data).await?;
@@ -86,7 +86,7 @@ fn leash() -> io::Result<oneshot::Receiver<()>> {
     Ok(ended)
 }
 
-async fn initialise(settings: &KeeperSettings, data: &Path) -> Result<(), TaskFailure> {
+async fn initialise(settings: &SupervisorSettings, data: &Path) -> Result<(), TaskFailure> {
     let output = program(settings, "initdb")
         .arg("-D")
         .arg(data)
@@ -104,7 +104,7 @@ async fn initialise(settings: &KeeperSettings, data: &Path) -> Result<(), TaskFa
 }
 
 /// Returns a command for a program of Postgres.
-fn program(settings: &KeeperSettings, name: &str) -> Command {
+fn program(settings: &SupervisorSettings, name: &str) -> Command {
     let mut command = Command::new(settings.programs.join(name));
     command.current_dir(&settings.folder).stdin(Stdio::null());
     if let Some((user, group)) = settings.runs_as {
