@@ -64,6 +64,8 @@ pub struct AuditedRequest {
     place: Option<Place>,
     /// False for a caller without a credential, unless the node is open to everybody.
     pub is_known: bool,
+    /// True for a token that could not be judged, because the keys of its issuer are missing.
+    pub is_unjudged: bool,
     /// True when too many such callers were denied.
     pub has_no_line: bool,
 }
@@ -83,6 +85,7 @@ impl AuditedRequest {
             operation,
             place: None,
             is_known: false,
+            is_unjudged: false,
             has_no_line: false,
         }
     }
@@ -102,11 +105,12 @@ impl AuditedRequest {
     }
 
     /// Returns true when a caller without a credential is denied. An absent task counts as a hidden
-    /// one, so that the count does not tell them apart.
+    /// one, so that the count does not tell them apart. A token that could not be judged counts as
+    /// a wrong one: while keys are missing, anybody can write such tokens.
     pub fn denies_unknown(&self, problem: ProblemType) -> bool {
         use ProblemType as P;
         let is_denied = matches!(problem, P::Unauthenticated | P::Forbidden | P::WrongHost);
-        !self.is_known && (is_denied || self.may_hide(Some(problem)))
+        !self.is_known && (is_denied || self.is_unjudged || self.may_hide(Some(problem)))
     }
 
     /// Returns true for the answer to an id that is absent or hidden.

@@ -301,9 +301,7 @@ fn identify(
         tracing::debug!(%reason, "a caller was not identified");
         match reason {
             // A 401 would make the caller throw a good token away.
-            Unidentified::KeysMissing => Problem::unavailable(
-                "the keys of the issuer of this token are not there yet; nothing was done",
-            ),
+            Unidentified::KeysMissing => Problem::keys_missing(),
             _ => Problem::unauthenticated(true),
         }
     })

@@ -289,7 +289,8 @@ problem_types! {
     TooManyRequests(429, "too-many-requests", "The caller has too many requests in progress") {
         when: "The caller (an IP address) has too many requests in progress \
                (`--caller-requests-max`; 16 for `/metrics`, and 16 for `/livez` and `/readyz`), or \
-               too many open connections (`--caller-connections-max`). Nothing was done.",
+               too many open connections (`--caller-connections-max`), or has sent over 20 tokens \
+               within a minute whose issuer has no keys yet. Nothing was done.",
         then: "Wait for answers before sending more: use bulk submits, fewer requests at a time, \
                and few connections that stay open. Repeating is safe. A proxy in front of a node \
                is one caller: the operator should raise its limits to `--requests-max` and \

@@ -319,14 +319,25 @@ impl Api {
         problem.map_or(Ok(response), Err)
     }
 
-    /// Counts a failed login, and writes the line in the audit trail.
-    pub async fn deny_login(&self, place: &RequestPlace, id: &RequestId) -> Arc<Problem> {
+    /// Counts a failed login, and writes the line in the audit trail. With `is_unjudged`, the keys
+    /// of the token's issuer are missing.
+    pub async fn deny_login(
+        &self,
+        place: &RequestPlace,
+        id: &RequestId,
+        is_unjudged: bool,
+    ) -> Arc<Problem> {
         let mut audited =
             AuditedRequest::new(self.audit.as_ref(), id.as_str(), place.address(), None);
-        let mut response = Problem::unauthenticated(true).into_response();
+        audited.is_unjudged = is_unjudged;
+        let denial = || match is_unjudged {
+            true => Problem::keys_missing(),
+            false => Problem::unauthenticated(true),
+        };
+        let mut response = denial().into_response();
         self.throttle_denials(place.caller(), &mut audited, &mut response);
         let problem = response.extensions_mut().remove::<Arc<Problem>>();
-        let problem = problem.unwrap_or_else(|| Arc::new(Problem::unauthenticated(true)));
+        let problem = problem.unwrap_or_else(|| Arc::new(denial()));
         match audited.finish(response.status(), Some(problem.kind())).await {
             Ok(()) => problem,
             Err(unwritten) => Arc::new(unwritten),
@@ -396,7 +407,9 @@ impl Api {
         let Err(retry_after) = counted else { return };
         audited.has_no_line = true;
         self.shared.log_refused_caller("denials", address);
-        if kind != ProblemType::TaskNotFound {
+        if audited.is_unjudged {
+            *response = Problem::keys_missing_too_often().into_response();
+        } else if kind != ProblemType::TaskNotFound {
             *response = Problem::denied_too_often(retry_after).into_response();
         }
     }
@@ -433,7 +446,10 @@ impl Api {
         };
         self.take_place(place, purpose)?;
         let policy = self.shared.policy.current();
-        let caller = Guard::identify(&policy, access, Proofs::of(request), || self.shared.now())?;
+        let caller = Guard::identify(&policy, access, Proofs::of(request), || self.shared.now())
+            .inspect_err(|denied| {
+                audited.is_unjudged = denied.kind() == ProblemType::Unavailable;
+            })?;
         audited.is_known = self.is_known(&caller);
         let guard = Guard::of(caller, access, &audited.trail)?;
         if purpose == PlacePurpose::Work {

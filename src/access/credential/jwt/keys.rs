@@ -195,7 +195,7 @@ impl KeySet {
 }
 
 #[cfg(test)]
-pub(in crate::access) mod tests {
+pub(crate) mod tests {
     use rcgen::{KeyPair, PKCS_ED25519, PublicKeyData as _};
     use ring::rand::SystemRandom;
     use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
@@ -204,7 +204,7 @@ pub(in crate::access) mod tests {
     use super::*;
 
     /// A key that signs with ES256, and its JWK.
-    pub(in crate::access) fn ec_jwk(kid: &str) -> (EcdsaKeyPair, Value) {
+    pub(crate) fn ec_jwk(kid: &str) -> (EcdsaKeyPair, Value) {
         let random = SystemRandom::new();
         let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
         let pkcs8 = EcdsaKeyPair::generate_pkcs8(algorithm, &random).unwrap();
@@ -215,11 +215,11 @@ pub(in crate::access) mod tests {
         (key, jwk)
     }
 
-    pub(in crate::access) fn sign(key: &EcdsaKeyPair, message: &str) -> Vec<u8> {
+    pub(crate) fn sign(key: &EcdsaKeyPair, message: &str) -> Vec<u8> {
         key.sign(&SystemRandom::new(), message.as_bytes()).unwrap().as_ref().to_vec()
     }
 
-    pub(in crate::access) fn set_of(jwks: &[Value]) -> KeySet {
+    pub(crate) fn set_of(jwks: &[Value]) -> KeySet {
         KeySet::read(json!({ "keys": jwks }).to_string().as_bytes()).unwrap()
     }
 

@@ -8,6 +8,9 @@ use crate::access::limits::{Exceeded, Limited};
 use crate::api::problems::problem_type::ProblemType;
 use crate::domain::TopicName;
 
+/// Keys that are missing are fetched this often.
+const KEYS_RETRY_SECONDS: u64 = 5;
+
 impl Problem {
     /// Makes the problem of a caller without a valid credential. Wrong, unknown and expired ones
     /// have one text.
@@ -90,6 +93,22 @@ impl Problem {
         let seconds = retry_after.as_secs().saturating_add(1);
         let more = More { retry_after: Some(seconds), ..More::default() };
         let problem = Self::new(ProblemType::DeniedTooOften, detail);
+        Self { more: Some(Box::new(more)), limit: Some("denials"), ..problem }
+    }
+
+    /// Makes the problem of a token whose issuer has no keys yet.
+    pub fn keys_missing() -> Self {
+        let detail = "the keys of the issuer of this token are not there yet; nothing was done";
+        Self::unavailable(detail)
+    }
+
+    /// Makes the problem of such a token from an address that has sent too many of them. The token
+    /// may be good, so its caller is not told to correct it, and comes again soon.
+    pub fn keys_missing_too_often() -> Self {
+        let detail = "nothing was done: this address has sent too many tokens within a minute \
+                      whose issuer has no keys yet";
+        let more = More { retry_after: Some(KEYS_RETRY_SECONDS), ..More::default() };
+        let problem = Self::new(ProblemType::TooManyRequests, detail);
         Self { more: Some(Box::new(more)), limit: Some("denials"), ..problem }
     }
 

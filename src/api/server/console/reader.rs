@@ -83,13 +83,10 @@ pub async fn log_in(
     let identified = shared.policy.current().identify(&format!("Bearer {token}"), now);
     match identified {
         Ok(_caller) => {}
-        Err(Unidentified::KeysMissing) => {
-            let detail = "the keys of the issuer of this token are not there yet; try again";
-            return Err(refused_of(&Problem::unavailable(detail)));
-        }
         Err(reason) => {
             tracing::debug!(%reason, "a login has failed");
-            let problem = api.deny_login(place, id).await;
+            let is_unjudged = reason == Unidentified::KeysMissing;
+            let problem = api.deny_login(place, id, is_unjudged).await;
             return Err(refused_of(&problem));
         }
     }

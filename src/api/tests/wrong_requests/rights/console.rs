@@ -5,7 +5,7 @@ use crate::console::format::path;
 
 const HOSTILE: &str = "<img src=x onerror=alert(1)>";
 
-fn form(path: &str, fields: &[(&str, &str)], headers: &[(&str, &str)]) -> Request<Body> {
+pub(super) fn form(path: &str, fields: &[(&str, &str)], headers: &[(&str, &str)]) -> Request<Body> {
     let encode = |value: &str| path_part(value);
     let pairs = fields.iter().map(|(name, value)| format!("{name}={}", encode(value)));
     let body = pairs.collect::<Vec<_>>().join("&");
@@ -31,7 +31,7 @@ fn get(path: &str, cookie: &str) -> Request<Body> {
 }
 
 /// Returns the token of the forms of a page.
-fn csrf_of(page: &str) -> String {
+pub(super) fn csrf_of(page: &str) -> String {
     let (_, rest) = page.split_once(r#"name="csrf" value=""#).expect("the page has a form");
     rest.split('"').next().unwrap().to_owned()
 }
