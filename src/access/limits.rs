@@ -115,12 +115,25 @@ impl Bucket {
             *self = Self { rate: Some(rate), full_at: 0 };
         }
         let per_second = u128::from(rate.per_second.max(1));
+        let full_at = self.full_after(rate, amount, now);
         let now = now.since_start().as_nanos().saturating_mul(per_second);
-        let needed = u128::from(amount).saturating_mul(NANOS);
-        let full_at = self.full_at.max(now).saturating_add(needed);
         let room = u128::from(rate.burst.max(amount)).saturating_mul(NANOS);
         let wait = full_at.saturating_sub(now).saturating_sub(room).div_ceil(per_second);
         if wait == 0 { Ok(full_at) } else { Err(Duration::from_nanos(wait.saturating_as())) }
+    }
+
+    fn full_after(&self, rate: Rate, amount: u64, now: Monotonic) -> u128 {
+        let now = now.since_start().as_nanos().saturating_mul(rate.per_second.max(1).into());
+        let needed = u128::from(amount).saturating_mul(NANOS);
+        self.full_at.max(now).saturating_add(needed)
+    }
+
+    /// Takes `amount`, although there may be less. The debt is paid off before anything is taken.
+    fn owe(&mut self, rate: Rate, amount: u64, now: Monotonic) {
+        if self.rate != Some(rate) {
+            *self = Self { rate: Some(rate), full_at: 0 };
+        }
+        self.full_at = self.full_after(rate, amount, now);
     }
 
     fn is_full(&self, now: Monotonic) -> bool {
@@ -211,16 +224,51 @@ impl Quotas {
     /// Takes what one request that reads needs.
     pub fn take_read(
         &self,
+        limited: (&PrincipalName, &Limits),
+        now: Monotonic,
+    ) -> Result<(), Exceeded> {
+        self.take_reads(limited, 1, now)
+    }
+
+    /// Checks that the principal owes no read. Reads alone never make a debt, so they slow no
+    /// changes.
+    pub fn check_debt(
+        &self,
+        limited: (&PrincipalName, &Limits),
+        now: Monotonic,
+    ) -> Result<(), Exceeded> {
+        self.take_reads(limited, 0, now)
+    }
+
+    fn take_reads(
+        &self,
+        (name, limits): (&PrincipalName, &Limits),
+        amount: u64,
+        now: Monotonic,
+    ) -> Result<(), Exceeded> {
+        let Some(rate) = limits.reads else { return Ok(()) };
+        self.change((name, limits), now, |used| {
+            let full_at = used.reads.after(rate, amount, now);
+            used.reads.full_at = full_at.map_err(|retry_after| {
+                let whose = Limited::Principal(name.clone());
+                Exceeded { whose, limit: "reads_per_second", retry_after }
+            })?;
+            Ok(())
+        })
+    }
+
+    /// Counts a read that was made already.
+    ///
+    /// # Errors
+    /// When the use of too many principals is counted.
+    pub fn owe_read(
+        &self,
         (name, limits): (&PrincipalName, &Limits),
         now: Monotonic,
     ) -> Result<(), Exceeded> {
         let Some(rate) = limits.reads else { return Ok(()) };
         self.change((name, limits), now, |used| {
-            let full_at = used.reads.after(rate, 1, now);
-            used.reads.full_at = full_at.map_err(|retry_after| {
-                let whose = Limited::Principal(name.clone());
-                Exceeded { whose, limit: "reads_per_second", retry_after }
-            })?;
+            used.reads.owe(rate, 1, now);
             Ok(())
         })
     }

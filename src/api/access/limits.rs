@@ -3,9 +3,14 @@
 use std::collections::BTreeMap;
 use std::iter;
 
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+
+use super::required::Access;
 use crate::access::limits::{Exceeded, InProgress, Limited, Limits, Needed};
 use crate::access::pattern::Pattern;
 use crate::access::{Caller, Policy, PolicyHandle};
+use crate::api::openapi::operation::Operation;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::problems::refusal::FieldOrigin;
@@ -14,6 +19,36 @@ use crate::domain::time::duration::spelled;
 use crate::domain::{Record, Timestamp, TopicName};
 use crate::node::messages::{Draft, Due};
 
+/// How a request counts as a read of its caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reading {
+    /// Not at all.
+    No,
+    Always,
+    /// A change of something that the caller names. It is a look-up when there is no such thing,
+    /// or when that cannot be changed any more.
+    IfUnchanged,
+}
+
+impl Reading {
+    /// Returns how a request counts.
+    pub fn of(operation: Option<&Operation>, method: &Method) -> Self {
+        let Some(operation) = operation else { return Self::No };
+        let is_of_many = matches!(operation.access, Access::OnMany(_) | Access::EachTask(_));
+        let is_absent = |problem: &ProblemType| problem.status() == StatusCode::NOT_FOUND;
+        match operation.access {
+            Access::Open | Access::Known => Self::No,
+            _ if matches!(*method, Method::GET | Method::HEAD) => Self::Always,
+            _ if is_of_many || operation.problems.iter().any(is_absent) => Self::IfUnchanged,
+            _ => Self::No,
+        }
+    }
+}
+
+/// Marks the answer to a change of many things that has changed none, or not all of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Unchanged;
+
 /// Counts a request until the returned value is dropped, and a read for good.
 ///
 /// # Errors
@@ -21,15 +56,40 @@ use crate::node::messages::{Draft, Due};
 pub fn begin(
     policy: &PolicyHandle,
     caller: &Caller,
-    is_read: bool,
+    reading: Reading,
 ) -> Result<Option<InProgress>, Problem> {
     let (limited, now) = (caller.principal.limited(), clock::monotonic());
     let exceeded = |exceeded: Exceeded| Problem::quota_exceeded(&exceeded);
     let in_progress = policy.quotas().begin(limited, now).map_err(exceeded)?;
-    if is_read {
-        policy.quotas().take_read(limited, now).map_err(exceeded)?;
+    match reading {
+        Reading::No => {}
+        Reading::Always => policy.quotas().take_read(limited, now).map_err(exceeded)?,
+        Reading::IfUnchanged => policy.quotas().check_debt(limited, now).map_err(exceeded)?,
     }
     Ok(in_progress)
+}
+
+/// Counts a dry run, which is a read of its caller.
+///
+/// # Errors
+/// 429 when the caller has used up its reads.
+pub fn charge_dry_run(policy: &PolicyHandle, caller: &Caller) -> Result<(), Problem> {
+    let taken = policy.quotas().take_read(caller.principal.limited(), clock::monotonic());
+    taken.map_err(|exceeded| Problem::quota_exceeded(&exceeded))
+}
+
+/// Counts a change that has only told the caller something, as a read. Before the answer nobody
+/// knows that, so the next such request waits instead.
+pub fn charge_unchanged(policy: &PolicyHandle, caller: &Caller, response: &Response) {
+    use StatusCode as S;
+    let is_told = matches!(response.status(), S::NOT_FOUND | S::CONFLICT | S::PRECONDITION_FAILED);
+    if !is_told && response.extensions().get::<Unchanged>().is_none() {
+        return;
+    }
+    let owed = policy.quotas().owe_read(caller.principal.limited(), clock::monotonic());
+    if let Err(exceeded) = owed {
+        tracing::debug!(limit = exceeded.limit, "a read is not counted");
+    }
 }
 
 /// Charges a submit to the limits of the caller and of the topics. All readable tasks count, the

@@ -17,7 +17,7 @@ use crate::access::permit::{
     BulkPermit, CancelManyPermit, Drop, Grant, Move, Permit, ReadPayload, Redrive, Right, Submit,
 };
 use crate::api::access::guard::Guard;
-use crate::api::access::limits;
+use crate::api::access::limits::{self, Unchanged};
 use crate::api::json::answers::{self, TaskJson};
 use crate::api::json::times::{self, Rfc3339};
 use crate::api::problems::problem::Problem;
@@ -320,6 +320,9 @@ async fn change_many(
     };
     let BulkRequest { permit, range, selection, is_dry_run } =
         body::parse(shared, deadline, bytes, read).await?;
+    if is_dry_run {
+        limits::charge_dry_run(&shared.policy, guard.caller())?;
+    }
     if let ChangePermit::Redrive(_, to) = &permit {
         check_target(shared, guard, deadline, to.as_ref()).await?;
     }
@@ -352,7 +355,11 @@ async fn change_many(
         cursor: done.searched_to.map(|cursor| shared.cursors.seal(cursor, binding)).transpose()?,
         topic_known,
     };
-    Ok(answers::json(StatusCode::OK, &answer))
+    let mut response = answers::json(StatusCode::OK, &answer);
+    if !is_dry_run && done.task_count == 0 {
+        response.extensions_mut().insert(Unchanged);
+    }
+    Ok(response)
 }
 
 /// Returns the time up to which all tasks were looked at: the time of some row, perhaps of a topic

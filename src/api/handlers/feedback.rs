@@ -21,6 +21,7 @@ use self::call::{CallKind, NamedTask};
 use super::names::{NameInPath, name_of};
 use super::tasks::{IdInPath, id_of, permit_of_task};
 use crate::api::access::guard::Guard;
+use crate::api::access::limits::Unchanged;
 use crate::api::json::answers::{self, TaskJson};
 use crate::api::metrics::ApiMetrics;
 use crate::api::problems::problem::{Problem, ProblemJson};
@@ -173,9 +174,18 @@ pub async fn outcomes(
     let limits: BTreeSet<&'static str> =
         results.iter().filter_map(|result| result.as_ref().err()?.limit()).collect();
     limits.into_iter().for_each(|limit| shared.metrics.rejected(limit));
+    let is_told = |result: &Result<Heeded, Problem>| {
+        let status = result.as_ref().err().map(|problem| problem.kind().status());
+        matches!(status, Some(StatusCode::NOT_FOUND | StatusCode::CONFLICT))
+    };
+    let is_unchanged = results.iter().any(is_told);
     let results: Vec<ResultJson<'_>> = results.iter().map(result_json).collect();
     let capacity = results.len().saturating_mul(RESULT_BYTES);
-    Ok(answers::json_of(StatusCode::OK, &OutcomesJson { results }, capacity))
+    let mut response = answers::json_of(StatusCode::OK, &OutcomesJson { results }, capacity);
+    if is_unchanged {
+        response.extensions_mut().insert(Unchanged);
+    }
+    Ok(response)
 }
 
 /// An outcome as it was read, with its index.

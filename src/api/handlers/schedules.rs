@@ -96,6 +96,9 @@ pub async fn put(
     };
     limits::check(&shared.policy.current(), guard.caller(), &draft, origin, arrived_at)?;
     limits::charge(&shared.policy, guard.caller(), iter::once(&draft.record))?;
+    if is_dry_run {
+        limits::charge_dry_run(&shared.policy, guard.caller())?;
+    }
     let put = PutSchedule { schedule, condition, is_dry_run };
     let putting = shared.service.put_schedule(&permit, put, arrived_at);
     let answer = shared.in_time(deadline.hold(putting).await, Problem::schedule_unknown)?;
@@ -323,6 +326,7 @@ pub async fn backfill(
     let wanted = body::parse(&shared, deadline, bytes, read).await?;
     if wanted.is_dry_run {
         guard.trail().only_asks();
+        limits::charge_dry_run(&shared.policy, guard.caller())?;
     } else {
         let call = Call { shared: &shared, guard: &guard, deadline };
         let range = (wanted.from, wanted.to);

@@ -24,6 +24,7 @@ use crate::access::{Caller, CredentialId, PolicyHandle};
 use crate::api::access::audit::{Audit, AuditedRequest};
 use crate::api::access::cursors::Cursors;
 use crate::api::access::guard::{Guard, Proofs};
+use crate::api::access::limits::Reading;
 use crate::api::access::required::Access;
 use crate::api::access::{hosts, limits};
 use crate::api::callers::{CallerConnection, PlacePurpose};
@@ -292,20 +293,22 @@ impl Api {
         let route = label_of(&self.paths, request.uri().path());
         let operation = self.operation_of(route, request.method());
         let access = operation.map_or(Access::Known, |operation| operation.access);
-        let is_read = is_read(access, request.method());
+        let reading = Reading::of(operation, request.method());
         let id = RequestId::of(request.headers());
         let mut audited =
             AuditedRequest::new(self.audit.as_ref(), id.as_str(), place.address(), operation);
         audited.is_known = self.is_known(caller);
         let begun = Guard::of(caller.clone(), access, &audited.trail).and_then(|guard| {
-            let in_progress = limits::begin(&self.shared.policy, guard.caller(), is_read)?;
+            let in_progress = limits::begin(&self.shared.policy, guard.caller(), reading)?;
             audited.reserve().map(|()| (guard, in_progress))
         });
         let mut response = match begun {
             Ok(_) if route == NO_ROUTE => self.no_such_path(request.uri().path()).into_response(),
             Ok((guard, _in_progress)) => {
                 request.extensions_mut().insert(guard);
-                self.route(request, &id).await
+                let response = self.route(request, &id).await;
+                self.charge(caller, reading, &response);
+                response
             }
             Err(problem) => problem.into_response(),
         };
@@ -376,9 +379,12 @@ impl Api {
             // axum would take an empty part of a path for an id.
             Ok(_) if route == NO_ROUTE => self.no_such_path(request.uri().path()).into_response(),
             Ok(guard) => {
+                let reading = Reading::of(operation, request.method());
+                let caller = guard.caller().clone();
                 request.extensions_mut().insert(guard);
                 let span = self.begin_span(operation, route, &mut request);
                 let response = self.route(request, id).await;
+                self.charge(&caller, reading, &response);
                 if let Some(span) = span {
                     let location = response.headers().get(header::LOCATION);
                     let task_id = location.and_then(|path| path.to_str().ok()?.rsplit('/').next());
@@ -390,6 +396,12 @@ impl Api {
                 place.give_back();
                 problem.into_response()
             }
+        }
+    }
+
+    fn charge(&self, caller: &Caller, reading: Reading, response: &Response) {
+        if reading == Reading::IfUnchanged {
+            limits::charge_unchanged(&self.shared.policy, caller, response);
         }
     }
 
@@ -453,8 +465,8 @@ impl Api {
         audited.is_known = self.is_known(&caller);
         let guard = Guard::of(caller, access, &audited.trail)?;
         if purpose == PlacePurpose::Work {
-            let is_read = is_read(access, request.method());
-            place.count(limits::begin(&self.shared.policy, guard.caller(), is_read)?);
+            let reading = Reading::of(operation, request.method());
+            place.count(limits::begin(&self.shared.policy, guard.caller(), reading)?);
         }
         Ok(guard)
     }
@@ -529,11 +541,6 @@ fn size_of(request: &Request<Body>) -> usize {
     };
     let uri = request.uri();
     uri.path().len() + uri.query().map_or(0, str::len) + fields(request.headers())
-}
-
-/// Returns true for a request that counts as a read of its caller.
-fn is_read(access: Access, method: &Method) -> bool {
-    !matches!(access, Access::Open | Access::Known) && matches!(*method, Method::GET | Method::HEAD)
 }
 
 async fn method_not_allowed(method: Method) -> Problem {

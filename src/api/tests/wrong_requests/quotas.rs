@@ -139,6 +139,92 @@ async fn reads_and_requests_have_limits_of_their_own() {
     assert_eq!(limited.ask(0, bare("GET", "/v1/whoami")).await.status(), 200);
 }
 
+#[tokio::test]
+async fn dry_runs_count_as_reads() {
+    let hourly = r#"{"every":"1h","payload":1}"#;
+    let call = |method, path: &str, body: &str| {
+        request(method, path, Some("application/json"), body.to_owned())
+    };
+    let many = r#"{"topic":"t","dry_run":true}"#;
+    let move_many = format!(
+        r#"{{"topic":"t","due_from":{NOW_MILLIS},"due_to":{},"by":"1m","dry_run":true}}"#,
+        NOW_MILLIS + 60_000
+    );
+    let dry_runs = [
+        ("PUT", "/v1/schedules/t/hourly?dry_run=true", hourly),
+        ("POST", "/v1/schedules/t/hourly/backfill", r#"{"last":"2h","dry_run":true}"#),
+        ("POST", "/v1/tasks/cancel", many),
+        ("POST", "/v1/tasks/move", &move_many),
+        ("POST", "/v1/dead/drop", many),
+        ("POST", "/v1/dead/redrive", many),
+    ];
+    for (method, path, body) in dry_runs {
+        let limited = Limited::new("reads_per_second = 1");
+        let schedule = call("PUT", "/v1/schedules/t/hourly", hourly);
+        assert!(limited.ask(0, schedule).await.status().is_success());
+        let dry_run = async |caller| limited.ask(caller, call(method, path, body)).await.status();
+        let read = async |caller| limited.ask(caller, bare("GET", "/v1/tasks/counts")).await;
+        assert_eq!(dry_run(0).await, 200, "{method} {path}");
+        assert_eq!(read(0).await.status(), 429, "{method} {path}");
+        assert_eq!(limited.batch(0, 1, "t").await.status(), 200, "a submit is no read");
+        assert_eq!(read(1).await.status(), 200, "another one is not slowed");
+        assert_eq!(dry_run(1).await, 429, "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn changes_of_what_is_not_there_count_as_reads_and_reads_slow_no_changes() {
+    let absent = "/v1/tasks/01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f";
+    let wrong_changes = || {
+        let id = absent.rsplit('/').next().unwrap();
+        let finish = format!(r#"{{"outcomes":[{{"id":"{id}","attempt":1,"outcome":"finish"}}]}}"#);
+        let none = r#"{"topic":"t","key":"none"}"#;
+        vec![
+            bare("DELETE", absent),
+            bare("DELETE", "/v1/topics/t/tasks/none"),
+            bare("DELETE", &absent.replace("tasks", "dead")),
+            bare("DELETE", "/v1/schedules/t/none"),
+            bare("POST", "/v1/schedules/t/none/trigger"),
+            request("PATCH", absent, Some("application/json"), r#"{"delay":"1h"}"#.to_owned()),
+            post(&format!("{absent}/finish"), r#"{"attempt":1}"#),
+            post("/v1/outcomes", finish),
+            post("/v1/tasks/cancel", none),
+        ]
+    };
+    for (n, change) in wrong_changes().into_iter().enumerate() {
+        let what = format!("{} {}", change.method(), change.uri());
+        let limited = Limited::new("reads_per_second = 1");
+        let read = || limited.ask(0, bare("GET", "/v1/tasks/counts"));
+        assert_eq!(read().await.status(), 200);
+        assert_eq!(read().await.status(), 429, "{what}");
+        let status = limited.ask(0, change).await.status();
+        assert!([200, 404].contains(&status.as_u16()), "reads slow no changes: {what}: {status}");
+        let [next, again] = [n + 1, n + 2].map(|n| n % wrong_changes().len());
+        for again in [next, again] {
+            let refused = limited.ask(0, wrong_changes().swap_remove(again)).await;
+            assert_eq!(refused.status(), 429, "{what}");
+            let kind = json_of(refused).await["type"].clone();
+            assert_eq!(kind, "urn:punctual:problem:quota-exceeded", "{what}");
+        }
+        assert_eq!(limited.batch(0, 1, "t").await.status(), 200, "a submit finds nothing: {what}");
+        let other = limited.ask(1, bare("DELETE", absent)).await;
+        assert_eq!(other.status(), 404, "another one is not slowed: {what}");
+    }
+}
+
+#[tokio::test]
+async fn changes_that_succeed_are_no_reads() {
+    let limited = Limited::new("reads_per_second = 1");
+    for name in ["a", "b", "c"] {
+        let task = format!(r#"{{"topic":"t","name":"{name}","delay":"1h","payload":1}}"#);
+        let answer = limited.ask(0, post("/v1/tasks", task)).await;
+        let id = json_of(answer).await["id"].as_str().unwrap().to_owned();
+        let cancelled = limited.ask(0, bare("DELETE", &format!("/v1/tasks/{id}"))).await;
+        assert_eq!(cancelled.status(), 200);
+    }
+    assert_eq!(limited.ask(0, bare("GET", "/v1/tasks/counts")).await.status(), 200);
+}
+
 fn exact<T: Eq + Hash, const N: usize>(task_counts: [(T, u64); N]) -> PendingCount<T> {
     PendingCount { task_counts: task_counts.into(), is_exact: true, at: clock::monotonic() }
 }
