@@ -87,6 +87,12 @@ impl Grant {
     pub fn topic(&self) -> &TopicName {
         &self.topic
     }
+
+    /// Returns true when the caller may see the keys, headers and payloads of the topic.
+    pub fn shows_records(&self) -> bool {
+        let allows = |action| self.principal.rights.allows(action, &self.topic);
+        allows(Action::Read) && allows(Action::ReadPayload)
+    }
 }
 
 /// The proof that a caller may do `R` to the tasks of a topic.

@@ -3,6 +3,7 @@
 
 mod changes;
 mod command_line;
+mod guesses;
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;

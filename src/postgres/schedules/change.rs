@@ -36,6 +36,9 @@ pub struct NewSchedule<'a> {
     pub condition: RevisionCondition,
     /// Only report what the schedule would be.
     pub is_dry_run: bool,
+    /// False for a caller who may not see the record of the schedule. What such a caller is told
+    /// does not depend on that record, unless the call has replaced it.
+    pub sees_record: bool,
 }
 
 /// The name of a schedule, and the caller who changes it.
@@ -163,9 +166,10 @@ async fn put(
     let schedule = new.schedule;
     let locked = lock(&mut transaction, &schedule.record.topic, &schedule.name, keys).await?;
     let current = locked.as_ref().map(|locked| locked.stored.revision);
+    let may_tell = new.sees_record || !new.is_dry_run;
     let done = match locked {
         _ if !new.condition.allows(current) => ScheduleChange::Unmet(current),
-        Some(locked) if locked.stored.schedule == *schedule => {
+        Some(locked) if may_tell && locked.stored.schedule == *schedule => {
             ScheduleChange::Unchanged(locked.stored)
         }
         Some(locked) => {
@@ -244,8 +248,10 @@ pub(super) async fn change(
         last_run_at: last.map(Timestamp::from_millis),
     };
     let Reached { next_run_at: next, runs_made, skipped } = change.outcome(locked.now);
-    // A paused or resumed schedule may have ended.
-    let is_same = stored.schedule.record == new.schedule.record && before.timing == after.timing;
+    // A paused or resumed schedule may have ended. A refusal for another record would tell a caller
+    // who may not see it whether a guess is right.
+    let is_same = (!new.sees_record || stored.schedule.record == new.schedule.record)
+        && before.timing == after.timing;
     if next.is_none() && !is_same {
         return Ok(None);
     }
@@ -360,6 +366,7 @@ impl Locked {
             by: self.submitted_by.map(PrincipalId::new),
             condition: RevisionCondition::None,
             is_dry_run: false,
+            sees_record: true,
         }
     }
 }

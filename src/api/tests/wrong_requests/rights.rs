@@ -3,6 +3,7 @@
 mod audit;
 mod console;
 mod detours;
+mod guesses;
 mod issuers;
 mod tricks;
 mod unread;

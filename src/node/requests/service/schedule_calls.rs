@@ -17,7 +17,7 @@ impl Service {
         arrived_at: Option<Timestamp>,
     ) -> Result<ScheduleChange, Refusal> {
         debug_assert_eq!(permit.topic(), &put.schedule.record.topic);
-        answer_by_model!(self, model => model.schedules.put(put));
+        answer_by_model!(self, model => model.schedules.put(put, permit.shows_records()));
         let parts = self.opened()?;
         let put = parts.schedules.put(&parts.submitter, permit, put, arrived_at);
         Box::pin(put).await

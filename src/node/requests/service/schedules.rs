@@ -66,6 +66,7 @@ impl ScheduleService {
             by: checked.submitted_by,
             condition: put.condition,
             is_dry_run: put.is_dry_run,
+            sees_record: permit.shows_records(),
         };
         let mut tries = Tries::default();
         for _try in 0..TRIES_MAX {

@@ -16,7 +16,7 @@ pub const NOW_MILLIS: i64 = 1_767_225_600_000;
 pub struct Schedules(Mutex<Vec<StoredSchedule>>);
 
 impl Schedules {
-    pub fn put(&self, put: PutSchedule) -> Result<ScheduleChange, Refusal> {
+    pub fn put(&self, put: PutSchedule, sees_record: bool) -> Result<ScheduleChange, Refusal> {
         let PutSchedule { schedule, condition, is_dry_run } = put;
         if schedule.record.topic.as_str() == "no-such-topic" {
             return Err(Refusal::UnknownTopic);
@@ -41,7 +41,9 @@ impl Schedules {
             runs_known_from: Timestamp::EPOCH,
         };
         let change = match current {
-            Some(current) if current.schedule == stored.schedule => {
+            Some(current)
+                if current.schedule == stored.schedule && (sees_record || !is_dry_run) =>
+            {
                 return Ok(ScheduleChange::Unchanged(current));
             }
             Some(_) => ScheduleChange::Changed(stored.clone()),
