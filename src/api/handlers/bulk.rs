@@ -11,7 +11,7 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::lists::{binding_of, searched};
+use super::lists::{binding_of, check_choice, searched};
 use super::tasks::{IdInPath, id_of, permit_of_task};
 use crate::access::permit::{
     BulkPermit, CancelManyPermit, Drop, Grant, Move, Permit, ReadPayload, Redrive, Right, Submit,
@@ -130,6 +130,11 @@ impl BulkRequest {
         let selection = Selection { topic, due_from, due_to, submitted_by, state: None, choice };
         guard.trail().selects(&selection, is_dry_run);
         let mut permit = change.permit((shared, guard), &selection, is_dry_run, new_due)?;
+        // A move can be taken back, so it would be as good as a dry run. A right guess of a cancel
+        // costs the tasks.
+        if is_dry_run || matches!(change, BulkChange::Move) {
+            check_choice(guard, &selection)?;
+        }
         if let (ChangePermit::Redrive(from, to), Some(topic)) = (&mut permit, &to_topic) {
             *to = Some(permit_of_target(guard, Some(from.topic()), topic)?);
         }

@@ -7,7 +7,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use serde::Serialize;
 
-use crate::access::permit::ListPermit;
+use crate::access::permit::{ListPermit, Permit, Read, ReadPayload};
 use crate::api::access::cursors::Binding;
 use crate::api::access::guard::Guard;
 use crate::api::json::answers::{self, TaskJson};
@@ -16,7 +16,7 @@ use crate::api::problems::problem::Problem;
 use crate::api::request::draft::choice;
 use crate::api::request::query::Parameters;
 use crate::api::shared::ApiShared;
-use crate::domain::{List, Page, Selection, Timestamp};
+use crate::domain::{Choice, List, Page, Selection, Timestamp};
 use crate::node::messages::{Figure, PageRange, PendingCounts};
 
 const FILTERS: [&str; 12] = [
@@ -67,12 +67,23 @@ impl PageRequest {
             state: parameters.state()?,
         };
         let permit = guard.list_permit(selection.topic.as_ref())?;
+        check_choice(guard, &selection)?;
         let binding = binding_of(guard, list, &selection);
         let open = |text| shared.cursors.open(text, binding);
         let from = parameters.get("cursor").map(open).transpose()?;
         let limit = parameters.count("limit", LIMIT, LIMIT_MAX)?;
         Ok(Self { permit, selection, range: PageRange { from, limit } })
     }
+}
+
+/// Checks the rights to be told which tasks a choice meets. With a key, they are those to see keys:
+/// else a caller could guess the keys of a topic.
+pub fn check_choice(guard: &Guard, selection: &Selection) -> Result<(), Problem> {
+    if let (Some(Choice::Key(_)), Some(topic)) = (&selection.choice, &selection.topic) {
+        let _reads: Permit<Read> = guard.permit(topic)?;
+        let _sees_keys: Permit<ReadPayload> = guard.permit(topic)?;
+    }
+    Ok(())
 }
 
 /// Returns what a cursor of this list is bound to.

@@ -88,10 +88,12 @@ pub const NAME_PREFIX: Parameter = Parameter::query(
      begin with it.",
     "NamePrefix",
 );
-pub const KEY: Parameter =
-    Parameter::query("key", "Only tasks with this key. Needs `topic`.", "KeyText");
-pub const KEY_BASE64: Parameter =
-    Parameter::query("key_base64", "Only tasks with this key, in base64. Needs `topic`.", "Base64");
+pub const KEY: Parameter = Parameter::query(
+    "key",
+    "Only tasks with this key. Needs `topic`, and the right `read-payload` on it.",
+    "KeyText",
+);
+pub const KEY_BASE64: Parameter = Parameter::query("key_base64", "As `key`, in base64.", "Base64");
 pub const LIMIT: Parameter =
     Parameter::query("limit", "The maximum number of tasks of a page.", "Limit");
 pub const CURSOR: Parameter = Parameter::query(

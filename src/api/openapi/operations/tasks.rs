@@ -222,7 +222,8 @@ pub const MOVE_MANY: Operation = Operation {
                   a time, at most 10,000 per call; `more` says whether there may be more. Their \
                   ids, names and records stay. Claimed tasks are left alone. With `dry_run`, only \
                   counts them. The new times must lie outside of the range, so that no task is \
-                  met twice, except for chosen tasks.",
+                  met twice, except for chosen tasks. With a key, `read` and `read-payload` are \
+                  needed as well.",
     parameters: &[],
     body: Some(RequestBody {
         schema: "MoveRange",
@@ -267,8 +268,8 @@ pub const CANCEL_MANY: Operation = Operation {
                   due times, at most 10,000 per call; `more` says whether there may be more. One \
                   of `ids`, `names`, `name_prefix` and `key` chooses among the tasks of the topic. \
                   Each one ends as `cancelled`, with a line in the execlog. Claimed tasks are left \
-                  alone. With `dry_run`, only counts them. Without a topic, the right is needed \
-                  on `*`.",
+                  alone. With `dry_run`, only counts them; with a key, that needs \
+                  `read-payload` as well. Without a topic, the right is needed on `*`.",
     parameters: &[],
     body: Some(RequestBody {
         schema: "CancelRange",
