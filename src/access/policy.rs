@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use thiserror::Error;
+use tokio_util::sync::CancellationToken;
 
 use super::credential::certificate::{self, CertificateEntry, PeerCertificate};
 use super::credential::jwt::compact::Refusal;
@@ -37,6 +38,8 @@ pub struct Policy {
     certificates: Vec<CertificateEntry>,
     issuers: Issuers,
     topic_limits: Vec<(Pattern, Limits)>,
+    /// Cancelled when another policy has taken the place of this one.
+    replaced: CancellationToken,
 }
 
 /// Why a request has no caller. The first two may be told to the caller. The others have the same
@@ -80,6 +83,7 @@ impl Policy {
             certificates: Vec::new(),
             issuers: Issuers::default(),
             topic_limits: Vec::new(),
+            replaced: CancellationToken::new(),
         }
     }
 
@@ -90,9 +94,22 @@ impl Policy {
         tokens: HashMap<TokenId, TokenEntry>,
         anonymous: Option<Caller>,
     ) -> Self {
-        let (certificates, issuers) = (Vec::new(), Issuers::default());
-        let topic_limits = Vec::new();
-        Self { is_open: false, anonymous, principals, tokens, certificates, issuers, topic_limits }
+        Self {
+            is_open: false,
+            anonymous,
+            principals,
+            tokens,
+            certificates: Vec::new(),
+            issuers: Issuers::default(),
+            topic_limits: Vec::new(),
+            replaced: CancellationToken::new(),
+        }
+    }
+
+    /// Returns a token that is cancelled when another policy holds. Requests that wait longer than
+    /// others end then, and their callers come again with what rights they have.
+    pub fn replaced(&self) -> &CancellationToken {
+        &self.replaced
     }
 
     /// Adds limits of topics. No two of them have the same pattern.

@@ -39,9 +39,10 @@ impl PolicyHandle {
         self.policy.load_full()
     }
 
-    /// Replaces the policy. Requests in progress keep theirs.
+    /// Replaces the policy. Requests in progress keep theirs, but waiting ones end.
     pub fn replace(&self, policy: Policy) {
-        self.policy.store(Arc::new(policy));
+        let former = self.policy.swap(Arc::new(policy));
+        former.replaced().cancel();
     }
 
     /// Returns the use of the limits of principals.

@@ -173,7 +173,8 @@ impl Runner {
     fn pop(&self, count_max: usize) -> Popping {
         let (service, permit) = (self.service.clone(), self.permits.0.clone());
         let call = PopCall { group: self.group.clone(), count_max, wait: WAIT };
-        Box::pin(async move { service.pop(&permit, call).await })
+        // A callback that is deleted or changed takes the tasks of a pop that has begun.
+        Box::pin(async move { service.pop(&permit, call, &CancellationToken::new()).await })
     }
 
     /// Returns the requests of tasks, each at its time. Without a URL there are none, and the tasks

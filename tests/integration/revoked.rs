@@ -1,5 +1,5 @@
-//! Rights that end: while a bulk change runs, and when a token expires although the clock jumps or
-//! Postgres is away.
+//! Rights that end: while a bulk change runs or a pop waits, and when a token expires although the
+//! clock jumps or Postgres is away.
 
 use std::time::{Duration, Instant};
 
@@ -168,4 +168,39 @@ async fn a_token_expires_at_once_when_the_clock_of_the_cluster_jumps_ahead() {
     // A node that starts now knows the time from Postgres alone.
     let second = crate::clock_steps::node_with_that_clock(&cluster, &auth).await;
     assert_eq!([short.status(second.api()).await, long.status(second.api()).await], [401, 200]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pop_that_waits_gets_no_task_after_its_right_is_revoked() {
+    let cluster = Cluster::start("revoked-pop").await;
+    let topic = cluster.topic("orders").await;
+    let [popper, submitter] = [Caller::new("popper").await, Caller::new("submitter").await];
+    let operates = submitter.with_rights().replace("roles ", "operate = true\nroles ");
+    let both = [popper.with_rights(), operates.clone()];
+    let file = AuthFile::new("revoked-pop", &file_of(&both));
+    let node = cluster.node_with(&["--auth-file", file.path()]).await;
+    let api = node.api();
+    let path = format!("/v1/topics/{topic}/pop");
+    let call = |wait: &str| Some(json!({ "group": "workers", "wait": wait }));
+    let began = Instant::now();
+    let waiting = popper.send(api, Method::POST, &path, call("25s"));
+    let revoke = async {
+        eventually("it waits", DEADLINE, async || {
+            let metrics = submitter.send(api, Method::GET, "/metrics", None).await.text;
+            metrics.contains("\npunctual_pop_waiting 1\n")
+        })
+        .await;
+        let lines = [popper.lines.clone(), operates.clone()];
+        std::fs::write(file.path(), file_of(&lines)).unwrap();
+    };
+    let (answer, ()) = tokio::join!(waiting, revoke);
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert_eq!((answer.status, answer.json()), (200, json!({ "tasks": [] })));
+    let refused = popper.send(api, Method::POST, &path, call("1s")).await;
+    assert_eq!(refused.status, 403, "{}", refused.text);
+    // The group has lost no task by it.
+    let task = json!({ "topic": topic, "delay": 0, "payload": 1, "ttr": "1m" });
+    let task = submitter.send(api, Method::POST, "/v1/tasks", Some(task)).await.json();
+    let popped = submitter.send(api, Method::POST, &path, call("25s")).await.json();
+    assert_eq!(popped["tasks"][0]["id"], task["id"], "{popped}");
 }

@@ -7,6 +7,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Request, header};
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use super::required::Access;
 use super::trail::Trail;
@@ -70,6 +71,7 @@ impl<'a> Proofs<'a> {
 pub struct Guard {
     caller: Caller,
     trail: Trail,
+    policy: Arc<Policy>,
 }
 
 impl Guard {
@@ -91,19 +93,29 @@ impl Guard {
         }
     }
 
-    /// Refuses a caller whose rights rule the operation out.
+    /// Refuses a caller whose rights rule the operation out. `policy` has identified the caller.
     ///
     /// # Errors
     /// 403 without the right.
-    pub fn of(caller: Caller, access: Access, trail: &Trail) -> Result<Self, Problem> {
+    pub fn of(
+        policy: &Arc<Policy>,
+        caller: Caller,
+        access: Access,
+        trail: &Trail,
+    ) -> Result<Self, Problem> {
         trail.is_identified(&caller);
         match access.ruled_out(&caller.principal.rights) {
             Some(action) => {
                 trail.denies(action, None);
                 Err(Problem::forbidden(action, None))
             }
-            None => Ok(Self { caller, trail: trail.clone() }),
+            None => Ok(Self { caller, trail: trail.clone(), policy: Arc::clone(policy) }),
         }
+    }
+
+    /// Returns a token that is cancelled when the caller may have other rights than it had.
+    pub fn rights_changed(&self) -> &CancellationToken {
+        self.policy.replaced()
     }
 
     /// Returns the notes for the audit trail.

@@ -298,7 +298,9 @@ impl Api {
         let mut audited =
             AuditedRequest::new(self.audit.as_ref(), id.as_str(), place.address(), operation);
         audited.is_known = self.is_known(caller);
-        let begun = Guard::of(caller.clone(), access, &audited.trail).and_then(|guard| {
+        let policy = self.shared.policy.current();
+        let guard = Guard::of(&policy, caller.clone(), access, &audited.trail);
+        let begun = guard.and_then(|guard| {
             let in_progress = limits::begin(&self.shared.policy, guard.caller(), reading)?;
             audited.reserve().map(|()| (guard, in_progress))
         });
@@ -463,7 +465,7 @@ impl Api {
                 audited.is_unjudged = denied.kind() == ProblemType::Unavailable;
             })?;
         audited.is_known = self.is_known(&caller);
-        let guard = Guard::of(caller, access, &audited.trail)?;
+        let guard = Guard::of(&policy, caller, access, &audited.trail)?;
         if purpose == PlacePurpose::Work {
             let reading = Reading::of(operation, request.method());
             place.count(limits::begin(&self.shared.policy, guard.caller(), reading)?);

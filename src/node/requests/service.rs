@@ -354,14 +354,15 @@ impl Service {
         parts.answers.take(calls).await
     }
 
-    /// Waits for tasks of a topic for a consumer without Kafka.
+    /// Waits for tasks of a topic for a consumer without Kafka, until `ending` at most.
     pub async fn pop(
         &self,
         permit: &Permit<permit::Pop>,
         call: PopCall,
+        ending: &CancellationToken,
     ) -> Result<Vec<Popped>, Unavailable> {
-        answer_by_model!(self, model => model.pop(permit.topic(), call));
-        self.opened()?.takes_changes()?.pops.pop(permit, call).await
+        answer_by_model!(self, model => model.pop(permit.topic(), call, ending).await);
+        self.opened()?.takes_changes()?.pops.pop(permit, call, ending).await
     }
 
     /// Finds a task by id. Only the rights on the task's topic let anything be told.

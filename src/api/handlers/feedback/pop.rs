@@ -56,7 +56,7 @@ pub async fn pop(
     }
     let longest = shared.settings.request_deadline.saturating_sub(ANSWERED_BEFORE);
     let call = PopCall { wait: call.wait.min(longest), ..call };
-    let popping = shared.service.pop(&permit, call);
+    let popping = shared.service.pop(&permit, call, guard.rights_changed());
     let popped = shared.ask(&guard, deadline, popping, Problem::unavailable).await?;
     let capacity = popped.iter().map(|task| task.record.bytes().saturating_mul(2)).sum();
     Ok(answers::json_of(StatusCode::OK, &PopsJson::of(&popped), capacity))

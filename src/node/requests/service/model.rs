@@ -11,6 +11,7 @@
 //! | `unseen` | Kafka cannot be asked about it |
 //! | `panic` | a bug |
 //! | `slow` | no answer, ever |
+//! | `waiting` | a pop waits until the rights of its caller change |
 //! | `unanswered` | stored; the outcome of a move is unknown |
 //! | `published`, `claimed`, `dead` | published, claimed, or a dead letter, at once |
 //! | `tracked` | a tracked task awaits its consumer at once |
@@ -25,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
+use tokio_util::sync::CancellationToken;
 
 use crate::domain::task::expiry;
 use crate::domain::task::feedback::{self, Call, Effect, FIRST_IN_FLIGHT, Follow, Place};
@@ -285,10 +287,20 @@ impl Model {
         calls.into_iter().map(answer).collect()
     }
 
-    /// Gives the first attempt of each task of the topic.
-    pub fn pop(&self, topic: &TopicName, call: PopCall) -> Result<Vec<Popped>, Unavailable> {
-        if topic.as_str() == "full" {
-            return Err(Unavailable::Busy { limit: "pops_waiting" });
+    /// Gives the first attempt of each task of the topic. `waiting` has none.
+    pub async fn pop(
+        &self,
+        topic: &TopicName,
+        call: PopCall,
+        ending: &CancellationToken,
+    ) -> Result<Vec<Popped>, Unavailable> {
+        match topic.as_str() {
+            "full" => return Err(Unavailable::Busy { limit: "pops_waiting" }),
+            "waiting" => {
+                ending.cancelled().await;
+                return Ok(Vec::new());
+            }
+            _ => {}
         }
         let tasks = lock(&self.tasks);
         let popped = tasks.iter().filter(|task| task.topic == *topic).zip(0..).map(popped_of);

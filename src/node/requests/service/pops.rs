@@ -11,6 +11,7 @@ mod reader;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use self::calls::{Key, PopMetrics, Readers, WAITERS_MAX, Waiter};
 use self::reader::ReaderParts;
@@ -50,19 +51,27 @@ impl PopService {
     }
 
     /// Waits for tasks of a topic that no other caller of the group has. There are none when the
-    /// wait ends without one, and when the node drains.
+    /// wait ends without one, at `ending`, and when the node drains.
     pub async fn pop(
         &self,
         permit: &Permit<Pop>,
         call: PopCall,
+        ending: &CancellationToken,
     ) -> Result<Vec<Popped>, Unavailable> {
-        let (reply, answer) = oneshot::channel();
+        let (reply, mut answer) = oneshot::channel();
         let until = clock::monotonic().plus(call.wait);
         let waiter = Waiter { count_max: call.count_max, until, reply };
         self.enqueue((permit.topic().clone(), call.group), waiter)?;
         let _waiting = CountGuard::new(&self.metrics.waiting, 1);
         // A reader that ends answers nobody.
-        answer.await.unwrap_or(Ok(Vec::new()))
+        tokio::select! {
+            biased;
+            answered = &mut answer => return answered.unwrap_or(Ok(Vec::new())),
+            () = ending.cancelled() => {}
+        }
+        // Tasks that were given in this moment go to the caller. None are given afterwards.
+        answer.close();
+        answer.try_recv().unwrap_or(Ok(Vec::new()))
     }
 
     fn enqueue(&self, key: Key, waiter: Waiter) -> Result<(), Unavailable> {

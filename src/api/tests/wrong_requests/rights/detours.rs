@@ -131,3 +131,19 @@ async fn the_state_of_the_node_tells_no_topic_and_no_reason_to_those_who_do_not_
         assert_eq!(text.contains("\"why\""), has_reason, "{text}");
     }
 }
+
+#[tokio::test]
+async fn a_pop_that_waits_ends_when_the_rights_change() {
+    let rights = [Action::Pop, Action::ReadPayload];
+    let world = World::new(&rights, "waiting");
+    let pop = || post("/v1/topics/waiting/pop", r#"{"group":"g","wait":"20s"}"#);
+    let reloading = async {
+        tokio::task::yield_now().await;
+        world.policy.replace(Policy::new(Vec::new(), HashMap::new(), None));
+    };
+    let waiting = async { tokio::join!(world.ask(pop()), reloading).0 };
+    let ended = tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap();
+    assert_eq!(ended.status(), 200);
+    assert_eq!(text_of(ended).await, r#"{"tasks":[]}"#);
+    assert_eq!(world.ask(pop()).await.status(), 401, "the next one has the new rights");
+}
