@@ -9,10 +9,15 @@ use thiserror::Error;
 
 use super::objects::{self, OutboxOwner};
 use super::{BEGIN, PURPOSE, SCHEMA, VERSION};
+use crate::clock;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
 
 /// The first version of Postgres with `gen_random_uuid`, as `server_version_num`.
 const SERVER_MIN: i32 = 130_000;
+
+/// The looks at the lock of another installation, and the pause between two of them.
+const LOOKS_MAX: u32 = 5;
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The columns that a submitter writes. Sequence, table and time of a row are the outbox's own.
 const COLUMNS: &str = "id, op, topic, name, task_id, attempt, due_at, delay, payload, \
@@ -137,10 +142,7 @@ async fn install_in(
     open: &mut PgConnection,
     grants: &Grants,
 ) -> Result<Result<Installed, String>, sqlx::Error> {
-    // Two installations wait for each other.
-    sqlx::raw_sql("-- one installation at a time\nselect pg_advisory_xact_lock(1886744163, 101)")
-        .execute(&mut *open)
-        .await?;
+    wait_for_others(open).await?;
     if let Some(reason) = refusal(open).await? {
         return Ok(Err(reason));
     }
@@ -162,6 +164,22 @@ async fn install_in(
     }
     let is_new = owner.is_none();
     Ok(Ok(Installed { is_new, other_owner: owner.and_then(OutboxOwner::other_role) }))
+}
+
+/// Waits for an installation at the same time, for a second at most. Every role of the database may
+/// take the lock. Without it, the second installation fails, because the schema has one name.
+async fn wait_for_others(open: &mut PgConnection) -> Result<(), sqlx::Error> {
+    for _look in 0..LOOKS_MAX {
+        let text = "-- one installation at a time\n\
+                    select pg_try_advisory_xact_lock(1886744163, 101)";
+        let query = sqlx::query_scalar(text).persistent(false);
+        let is_taken: bool = query.fetch_one(&mut *open).await?;
+        if is_taken {
+            break;
+        }
+        clock::sleep(LOOK_EVERY).await;
+    }
+    Ok(())
 }
 
 /// Returns why the outbox that is there is not one that the user has installed with this version.
