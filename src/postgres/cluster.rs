@@ -2,6 +2,7 @@
 
 pub mod dev_database;
 pub mod heartbeat;
+mod migration_turn;
 pub mod payload_keys;
 pub mod reseal;
 pub mod schema;

@@ -1,5 +1,6 @@
 //! Reads the partitions in the catalog, and creates missing ones.
 
+pub(super) mod locks;
 pub mod mover;
 pub mod retire;
 
@@ -8,42 +9,10 @@ use std::collections::BTreeSet;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Row};
 
+use self::locks::{HeldFor, MAINTENANCE};
 use super::{Connection, PostgresError};
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{Timestamp, ids};
-
-/// First key of this program's advisory locks ("punc"). Other programs in the same database use
-/// others.
-const LOCK_CLASS: i32 = 0x7075_6e63;
-/// Second keys. This one is taken for a transaction that creates partitions or moves tasks out of
-/// the far table.
-const LOCK_MAINTENANCE: i32 = 1;
-/// Taken by `migrate`, for its session.
-const LOCK_MIGRATE: i32 = 2;
-
-/// An advisory lock of the database, and thus of the cluster.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lock(pub(super) i32, pub(super) i32);
-
-pub(super) const MAINTENANCE: Lock = Lock(LOCK_CLASS, LOCK_MAINTENANCE);
-pub(super) const MIGRATE: Lock = Lock(LOCK_CLASS, LOCK_MIGRATE);
-
-/// Returns the lock for retiring partitions of `parent`. It is taken for a session, because a
-/// detach runs outside of transactions.
-pub(super) const fn retire_lock(parent: Parent) -> Lock {
-    let number = match parent {
-        Parent::Task => 10,
-        Parent::ExeclogBatch => 11,
-        Parent::ExeclogPayload => 12,
-        Parent::ExeclogCancelled => 13,
-        Parent::ExeclogRedriven => 14,
-        Parent::ExeclogEnded => 15,
-        Parent::ExeclogDropped => 16,
-        Parent::ExeclogFinished => 17,
-        Parent::ExeclogAttempt => 18,
-    };
-    Lock(LOCK_CLASS, number)
-}
 
 /// The partitions of one table, by their start.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -128,10 +97,10 @@ async fn create_some(
     let what = partitions.first().map_or_else(String::new, |first| {
         format!("create {} partitions from {} on", partitions.len(), first.name())
     });
-    connection
+    let created = connection
         .run(&what, async |open| {
             let mut transaction = open.begin().await?;
-            if !try_lock(&mut transaction, MAINTENANCE).await? {
+            if !locks::take(&mut transaction, MAINTENANCE, HeldFor::Transaction).await? {
                 transaction.rollback().await?;
                 return Ok(false);
             }
@@ -141,15 +110,12 @@ async fn create_some(
             transaction.commit().await?;
             Ok(true)
         })
-        .await
-}
-
-async fn try_lock(transaction: &mut PgConnection, lock: Lock) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar("-- lock of the maintenance\nselect pg_try_advisory_xact_lock($1, $2)")
-        .bind(lock.0)
-        .bind(lock.1)
-        .fetch_one(transaction)
-        .await
+        .await;
+    match created {
+        // Without the lock, because a stranger has it, two nodes may create the same partition.
+        Err(error) if error.is_of_twins() => Ok(false),
+        created => created,
+    }
 }
 
 async fn create_one(

@@ -12,13 +12,13 @@ use crate::support::database::Database;
 const SCHEMA: &str = include_str!("../../src/postgres/outbox/schema.sql");
 
 /// A role of a test that may create schemas in the database.
-struct Role {
-    name: String,
-    url: String,
+pub struct Role {
+    pub name: String,
+    pub url: String,
 }
 
 impl Role {
-    async fn create(database: &Database, sql: &mut PgConnection, name: &str) -> Self {
+    pub async fn create(database: &Database, sql: &mut PgConnection, name: &str) -> Self {
         let name = database.name.replace("test", name);
         let url = database.url.replace("user=punctual", &format!("user={name}"));
         assert_ne!(url, database.url, "the role of a test's database stands in its URL");
@@ -34,7 +34,7 @@ impl Role {
         run(sql, &format!("set role {}; {statements}; reset role", self.name)).await;
     }
 
-    async fn drop(self, sql: &mut PgConnection) {
+    pub async fn drop(self, sql: &mut PgConnection) {
         run(sql, &format!("drop owned by {0} cascade; drop role {0}", self.name)).await;
     }
 }

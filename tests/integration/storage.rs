@@ -28,6 +28,7 @@ use crate::support::{self, Stack, eventually, eventually_some};
 
 mod migrations;
 mod mover;
+mod strangers;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 

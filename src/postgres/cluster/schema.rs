@@ -8,6 +8,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, Row};
 use thiserror::Error as ThisError;
 
+use super::migration_turn;
 pub use super::{RefusedCluster, Secret};
 use crate::clock;
 use crate::domain::leaves::{Parent, Rules};
@@ -15,7 +16,7 @@ use crate::domain::time::duration::spelled;
 use crate::domain::{ClusterSettings, ClusterWishes};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::error::Cause;
-use crate::postgres::partitions::{self, MIGRATE, execute, take_census};
+use crate::postgres::partitions::{self, execute, take_census};
 use crate::postgres::{Connection, PostgresError, PostgresSettings, cluster};
 
 /// The migrations are embedded in the program.
@@ -98,16 +99,8 @@ pub async fn migrate(
     let mut connection = Connection::new(settings, PURPOSE);
     // Nodes report server settings that only cost time.
     cluster::check_server(&mut connection).await?.tolerated()?;
-    let lock = async |open: &mut PgConnection| {
-        sqlx::query("-- wait for other migrations\nselect pg_advisory_lock($1, $2)")
-            .bind(MIGRATE.0)
-            .bind(MIGRATE.1)
-            .execute(open)
-            .await
-            .map(|_done| ())
-    };
-    connection.run("wait for other migrations", lock).await?;
-    // The lock ends with the connection, whatever happens.
+    // The turn ends with its connection, whatever happens.
+    let turn = migration_turn::take(settings, &mut connection).await?;
     let stored = cluster::read(&mut connection).await?;
     let wished = cluster::resolve(stored, wishes)?;
     let before = applied(&mut connection).await?;
@@ -123,6 +116,7 @@ pub async fn migrate(
         .filter(|version| !before.contains(version))
         .collect();
     let changed = stored.map_or_else(Vec::new, |stored| cluster::changes(&stored, &wished));
+    drop(turn);
     Ok(MigrationReport { applied, cluster: wished, changed, partitions_made })
 }
 

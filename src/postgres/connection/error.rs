@@ -138,6 +138,11 @@ impl PostgresError {
         self.code().as_deref() == Some("23505")
     }
 
+    /// True when another session has created the same table at the same time.
+    pub(in crate::postgres) fn is_of_twins(&self) -> bool {
+        matches!(self.code().as_deref(), Some("23505" | "42P07"))
+    }
+
     /// True when the statement gave way to a lock.
     pub fn is_of_a_lock(&self) -> bool {
         matches!(self.code().as_deref(), Some("55P03" | "40P01"))

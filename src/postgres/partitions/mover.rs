@@ -9,7 +9,7 @@ use sqlx::Row;
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
-use super::MAINTENANCE;
+use super::locks::{self, MAINTENANCE};
 use crate::domain::IdRange;
 use crate::error_chain::chain;
 use crate::failpoint::{Failpoint, reach};
@@ -79,8 +79,12 @@ impl Mover {
         moved: &mut Moved,
     ) -> Result<(), PostgresError> {
         let (mut rest, mut rows_max, mut passed_by) = (range, ROWS_MAX, 0);
+        let mut needs_lock = true;
         while !rest.is_empty() {
-            match self.move_chunk(rest, rows_max).await {
+            match self.move_chunk(rest, rows_max, needs_lock).await {
+                Ok(MovedChunk::Taken) if needs_lock && self.is_of_stranger().await? => {
+                    needs_lock = false;
+                }
                 Ok(MovedChunk::Taken | MovedChunk::Nothing) => break,
                 Ok(MovedChunk::Moved { task_count, last }) => {
                     reach(Failpoint::FarChunkMoved);
@@ -126,9 +130,18 @@ impl Mover {
         &mut self,
         range: IdRange,
         rows_max: i64,
+        needs_lock: bool,
     ) -> Result<MovedChunk, PostgresError> {
         let what = format!("move far tasks of {range:?}");
-        self.connection.run(&what, async |open| move_rows(open, range, rows_max).await).await
+        let statement =
+            async |open: &mut PgConnection| move_rows(open, range, rows_max, needs_lock).await;
+        self.connection.run(&what, statement).await
+    }
+
+    /// Returns true when the lock is not that of another node.
+    async fn is_of_stranger(&mut self) -> Result<bool, PostgresError> {
+        let look = async |open: &mut PgConnection| locks::is_of_stranger(open, MAINTENANCE).await;
+        self.connection.run("see who holds the lock of the maintenance", look).await
     }
 
     async fn first_of(&mut self, range: IdRange) -> Result<Option<Uuid>, PostgresError> {
@@ -173,10 +186,13 @@ async fn move_rows(
     open: &mut PgConnection,
     range: IdRange,
     rows_max: i64,
+    needs_lock: bool,
 ) -> Result<MovedChunk, sqlx::Error> {
     let row = sqlx::query(
         "-- move far tasks
-        with mine as materialized (select pg_try_advisory_xact_lock($5, $6) as is_mine),
+        with mine as materialized (
+            select case when $7 then pg_try_advisory_xact_lock($5, $6) else true end as is_mine
+          ),
           head as materialized (
             select id, row_number() over (order by id) as place,
               sum(bytes) over (order by id rows unbounded preceding) as bytes
@@ -212,6 +228,7 @@ async fn move_rows(
     .bind(BYTES_MAX)
     .bind(MAINTENANCE.0)
     .bind(MAINTENANCE.1)
+    .bind(needs_lock)
     .fetch_one(open)
     .await?;
     let (is_mine, last): (bool, Option<Uuid>) = (row.try_get("is_mine")?, row.try_get("last")?);

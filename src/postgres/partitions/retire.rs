@@ -21,7 +21,8 @@ use std::time::Duration;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
 
-use super::{attach_statement, execute, retire_lock, take_census};
+use super::locks::{self, HeldFor, retire_lock};
+use super::{attach_statement, execute, take_census};
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{Timestamp, ids};
 use crate::failpoint::{Failpoint, reach};
@@ -140,16 +141,12 @@ impl Retirer {
         Partition { parent: self.parent, start }
     }
 
-    /// Takes the lock for the session, so that one node retires at a time.
+    /// Takes the lock for the session, so that one node retires at a time. It saves errors only: a
+    /// second node gives way to the locks of each step, and decides under them.
     pub async fn lock(&mut self) -> Result<bool, PostgresError> {
         let lock = retire_lock(self.parent);
-        let statement = async |open: &mut PgConnection| {
-            sqlx::query_scalar("-- lock for retiring\nselect pg_try_advisory_lock($1, $2)")
-                .bind(lock.0)
-                .bind(lock.1)
-                .fetch_one(open)
-                .await
-        };
+        let statement =
+            async |open: &mut PgConnection| locks::take(open, lock, HeldFor::Session).await;
         self.detach.run("take the lock for retiring", statement).await
     }
 

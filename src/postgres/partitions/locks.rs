@@ -1,0 +1,109 @@
+//! The advisory locks of this program. They keep two nodes from doing the same work at once.
+//!
+//! Every role that may connect to the database may take an advisory lock. So these locks only save
+//! work, and no promise depends on them: the catalog, and locks of rows and tables, make two nodes
+//! harmless. A lock that a stranger holds is passed over. A stranger is a session whose role lacks
+//! the rights of the owner of the tables.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sqlx::postgres::PgConnection;
+
+use crate::clock;
+use crate::domain::Throttle;
+use crate::domain::leaves::Parent;
+
+/// First key of this program's advisory locks ("punc"). Other programs in the same database use
+/// others.
+const LOCK_CLASS: i32 = 0x7075_6e63;
+/// Second keys. This one is taken for a transaction that creates partitions or moves tasks out of
+/// the far table.
+const LOCK_MAINTENANCE: i32 = 1;
+/// Taken by `migrate`, for its session.
+const LOCK_MIGRATE: i32 = 2;
+
+/// The pause between two log lines about strangers.
+const SAY_STRANGER_EVERY: Duration = Duration::from_secs(60);
+static STRANGER_SAID: Mutex<Throttle> = Mutex::new(Throttle::new(SAY_STRANGER_EVERY));
+
+/// An advisory lock of the database, and thus of the cluster.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::postgres) struct Lock(pub(super) i32, pub(super) i32);
+
+pub(in crate::postgres) const MAINTENANCE: Lock = Lock(LOCK_CLASS, LOCK_MAINTENANCE);
+pub(in crate::postgres) const MIGRATE: Lock = Lock(LOCK_CLASS, LOCK_MIGRATE);
+
+/// Returns the lock for retiring partitions of `parent`. It is taken for a session, because a
+/// detach runs outside of transactions.
+pub(super) const fn retire_lock(parent: Parent) -> Lock {
+    let number = match parent {
+        Parent::Task => 10,
+        Parent::ExeclogBatch => 11,
+        Parent::ExeclogPayload => 12,
+        Parent::ExeclogCancelled => 13,
+        Parent::ExeclogRedriven => 14,
+        Parent::ExeclogEnded => 15,
+        Parent::ExeclogDropped => 16,
+        Parent::ExeclogFinished => 17,
+        Parent::ExeclogAttempt => 18,
+    };
+    Lock(LOCK_CLASS, number)
+}
+
+/// How long a lock is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::postgres) enum HeldFor {
+    Transaction,
+    Session,
+}
+
+/// The two keys of a lock have 2 as their `objsubid`. Sessions of other roles show their names.
+const STRANGER: &str = "-- stranger with an advisory lock
+select coalesce('pid ' || l.pid, 'a prepared transaction') || coalesce(', role ' || a.usename, '')
+  || coalesce(', application ' || nullif(a.application_name, ''), '')
+from pg_locks l left join pg_stat_activity a on a.pid = l.pid
+where l.locktype = 'advisory' and l.granted and l.objsubid = 2
+  and l.classid = $1::integer::oid and l.objid = $2::integer::oid
+  and l.database = (select oid from pg_database where datname = current_database())
+  and not coalesce(pg_has_role(a.usesysid, coalesce(
+    (select relowner from pg_class where oid = to_regclass('task')),
+    (select oid from pg_roles where rolname = current_user)), 'member'), false)
+order by a.backend_start
+limit 1";
+
+/// Takes a lock without waiting. Returns false when another node has it. With a stranger's lock in
+/// the way, returns true without the lock.
+pub(in crate::postgres) async fn take(
+    open: &mut PgConnection,
+    lock: Lock,
+    held_for: HeldFor,
+) -> Result<bool, sqlx::Error> {
+    let text = match held_for {
+        HeldFor::Transaction => {
+            "-- lock for a transaction\nselect pg_try_advisory_xact_lock($1, $2)"
+        }
+        HeldFor::Session => "-- lock for a session\nselect pg_try_advisory_lock($1, $2)",
+    };
+    let query = sqlx::query_scalar(text).bind(lock.0).bind(lock.1);
+    let is_taken: bool = query.fetch_one(&mut *open).await?;
+    Ok(is_taken || is_of_stranger(open, lock).await?)
+}
+
+/// Returns true when a stranger holds the lock, and logs who it is, now and then.
+pub(in crate::postgres) async fn is_of_stranger(
+    open: &mut PgConnection,
+    lock: Lock,
+) -> Result<bool, sqlx::Error> {
+    let query = sqlx::query_scalar(STRANGER).bind(lock.0).bind(lock.1);
+    let holder: Option<String> = query.fetch_optional(open).await?;
+    let Some(holder) = holder else { return Ok(false) };
+    if STRANGER_SAID.lock().lets_through(clock::monotonic()) {
+        tracing::warn!(
+            holder,
+            "a session without the rights on Punctual's tables holds an advisory lock of Punctual; \
+             working without the lock"
+        );
+    }
+    Ok(true)
+}
