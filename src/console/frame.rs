@@ -204,7 +204,9 @@ fn refresh() -> Markup {
         p.refresh hidden {
             button type="button" #refresh aria-pressed="true" { "Refresh every 5 s" }
             " "
-            span #stale.bad role="status" hidden { "No answer: these figures are old." }
+            span #stale.bad role="status" hidden { "Not refreshed: these figures are old." }
+            " "
+            span #held.quiet role="status" hidden { "Waits while you use the figures." }
         }
     }
 }

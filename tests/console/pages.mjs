@@ -93,6 +93,22 @@ async function expectText(page, text) {
   if (!shown.includes(text)) fault(page.url(), `“${text}” is not shown, but: ${shown}`);
 }
 
+/** Leaves the requests of the script without an answer: it gives up, and makes one at a time. */
+async function stuck(page) {
+  const waiting = [];
+  await page.setRequestInterception(true);
+  const hold = (request) => {
+    if (request.resourceType() === "fetch") waiting.push(request);
+    else request.continue();
+  };
+  page.on("request", hold);
+  await page.waitForFunction(() => !document.querySelector("#stale").hidden);
+  if (waiting.length !== 1) fault(page.url(), `${waiting.length} refreshes at a time`);
+  page.off("request", hold);
+  await page.setRequestInterception(false);
+  await page.waitForFunction(() => document.querySelector("#stale").hidden);
+}
+
 async function run() {
   for (const [viewport, scheme] of [[DESK, "light"], [DESK, "dark"], [PHONE, "light"]]) {
     const page = await tab(viewport, scheme);
@@ -124,6 +140,11 @@ async function run() {
   await page.waitForFunction(() => document.querySelector("#stale").hidden);
   faults.splice(0, faults.length, ...faults.filter((text) => !text.includes("ERR_INTERNET_DISCONNECTED")));
   await expectText(page, "Published");
+  await page.focus("#live [tabindex]");
+  await page.waitForFunction(() => !document.querySelector("#held").hidden);
+  await page.evaluate(() => document.activeElement.blur());
+  await page.waitForFunction(() => document.querySelector("#held").hidden);
+  await stuck(page);
 
   for (const { file, path, phone, dark } of plan.shots) {
     const shot = await tab(phone ? PHONE : DESK, dark ? "dark" : "light");

@@ -1,27 +1,46 @@
 "use strict";
 /* Refreshes the content of a live page every 5 seconds, while somebody looks at it. */
 (() => {
+  const PERIOD = 5000;
+  const PATIENCE = 8000;
   const live = document.querySelector("#live[data-live]");
   const button = document.querySelector("#refresh");
   const stale = document.querySelector("#stale");
-  if (!live || !button || !stale) return;
+  const held = document.querySelector("#held");
+  if (!live || !button || !stale || !held) return;
   let isOn = true;
+  let isUnderWay = false;
   button.parentElement.hidden = false;
   button.addEventListener("click", () => {
     isOn = !isOn;
     button.setAttribute("aria-pressed", String(isOn));
   });
+  /* The place of the keyboard, or marked text, must not vanish under its user. */
+  const isInUse = () => {
+    const marked = document.getSelection();
+    return live.contains(document.activeElement) ||
+      (!marked.isCollapsed && marked.getRangeAt(0).intersectsNode(live));
+  };
   const refresh = async () => {
-    /* The place of the keyboard must not vanish under its user. */
-    if (!isOn || document.hidden || live.contains(document.activeElement)) return;
-    const answer = await fetch(location.href, { redirect: "error" });
+    held.hidden = !isOn || !isInUse();
+    if (!isOn || !held.hidden || document.hidden) return;
+    /* A node that is stuck, or a network that drops everything, would never answer. */
+    const signal = AbortSignal.timeout(PATIENCE);
+    const answer = await fetch(location.href, { redirect: "error", signal });
     if (!answer.ok) throw new Error(`status ${answer.status}`);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const content = page.querySelector("#live");
     if (!content) throw new Error("not a page of the console");
-    live.replaceChildren(...content.childNodes);
     stale.hidden = true;
+    /* The reader may have come, or switched off, while the node answered. */
+    if (isOn && !isInUse()) live.replaceChildren(...content.childNodes);
   };
-  /* A node that is away is asked again 5 seconds later. Until then the page says so. */
-  setInterval(() => refresh().catch(() => { stale.hidden = false; }), 5000);
+  /* One at a time, so that no slow answer replaces a newer one. A node that is away is asked again.
+     Until then the page says that its figures are old. */
+  setInterval(async () => {
+    if (isUnderWay) return;
+    isUnderWay = true;
+    await refresh().catch(() => { stale.hidden = false; });
+    isUnderWay = false;
+  }, PERIOD);
 })();
