@@ -1,7 +1,8 @@
 // Opens the pages of a console in Chromium as a person would: with the keyboard, on a phone, in the
 // dark. tests/integration/console.rs starts the nodes and fills them.
 //
-// node pages.mjs '{"base": .., "pages": [..], "actions": [..], "login": {..}, "shots": [..]}'
+// node pages.mjs '{"base": .., "pages": [..], "actions": [..], "twice": {..}, "login": {..},
+//   "shots": [..]}'
 // Exits with 1 and a line for each fault.
 
 import { readFileSync } from "node:fs";
@@ -109,6 +110,22 @@ async function stuck(page) {
   await page.waitForFunction(() => document.querySelector("#stale").hidden);
 }
 
+/** Submits the form of the button of this text twice. Only the first time may reach the node. */
+async function submitTwice(page, label) {
+  const sent = await page.evaluate((label) => {
+    const button = [...document.querySelectorAll("button")].find((one) => one.textContent === label);
+    let sent = 0;
+    document.addEventListener("submit", (event) => {
+      sent += event.defaultPrevented ? 0 : 1;
+      event.preventDefault();
+    });
+    button.form.requestSubmit();
+    button.form.requestSubmit();
+    return sent;
+  }, label);
+  if (sent !== 1) fault(page.url(), `two clicks on ${label} send ${sent} requests`);
+}
+
 async function run() {
   for (const [viewport, scheme] of [[DESK, "light"], [DESK, "dark"], [PHONE, "light"]]) {
     const page = await tab(viewport, scheme);
@@ -162,6 +179,9 @@ async function run() {
     await expectText(page, says);
     await check(page, `after ${labels.join(", ")}`);
   }
+
+  await open(page, plan.twice.path);
+  await submitTwice(page, plan.twice.label);
 
   const { base, token, path } = plan.login;
   const reader = await tab(DESK, "light", base);

@@ -185,6 +185,10 @@ async fn people_read_and_act_with_a_keyboard_on_a_phone_and_in_the_dark() {
         ],
         "shots": shots(&cluster, finished),
         "actions": actions(task, &dead),
+        "twice": {
+            "path": format!("/console/confirm?action=trigger&topic={TOPIC}&name=daily-report"),
+            "label": "Trigger a run of this schedule",
+        },
         "login": { "base": guarded.api().base(), "token": token,
                    "path": format!("/console/tasks?topic={TOPIC}") },
     });

@@ -44,3 +44,14 @@
     isUnderWay = false;
   }, PERIOD);
 })();
+/* A second click on a button must not do its action twice. The first answer leads away from here;
+   a browser that goes back may show the page as it was. */
+(() => {
+  let sent = new WeakSet();
+  document.addEventListener("submit", (event) => {
+    if (event.target.method !== "post") return;
+    if (sent.has(event.target)) event.preventDefault();
+    sent.add(event.target);
+  });
+  window.addEventListener("pageshow", () => { sent = new WeakSet(); });
+})();
