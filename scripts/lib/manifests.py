@@ -99,6 +99,14 @@ def check_selectors(manifests):
         expect("Job" not in found or not selector.items() <= labels_of(found["Job"]), f"{where}: selects the Job")
 
 
+def check_placement(pods):
+    """The migration comes first: it must find a machine wherever the nodes do."""
+    for choice in ("nodeSelector", "tolerations", "affinity"):
+        chosen = {where: pod.get(choice) for where, pod in pods.items()}
+        same = all(pod == next(iter(chosen.values())) for pod in chosen.values())
+        expect(same, f"{choice} differs: {chosen}")
+
+
 def check_values():
     schema = json.loads((CHART / "values.schema.json").read_text())
     jsonschema.validate(yaml.safe_load((CHART / "values.yaml").read_text()), schema)
@@ -113,15 +121,18 @@ def main(version, files):
     kinds = {manifest["kind"] for manifest in manifests}
     needed = {"Job", "Deployment", "PodDisruptionBudget", "NetworkPolicy", "Service"}
     expect(needed <= kinds, f"missing: {needed - kinds}")
+    pods = {}
     for manifest in manifests:
         where = f"{manifest['kind']} {manifest['metadata']['name']}"
         if manifest["kind"] not in CUSTOM:
             check_schema(where, manifest, version)
         if manifest["kind"] in ("Job", "Deployment"):
-            check_pod(where, manifest["spec"]["template"]["spec"])
+            pods[where] = manifest["spec"]["template"]["spec"]
+            check_pod(where, pods[where])
         if manifest["kind"] == "Deployment":
             check_node(where, manifest["spec"]["template"]["spec"])
     check_selectors(manifests)
+    check_placement(pods)
     check_values()
     for problem in problems:
         print(problem, file=sys.stderr)

@@ -36,6 +36,22 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{- /* Where pods may run, for nodes and for `migrate`. */}}
+{{- define "punctual.placement" -}}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
 {{- define "punctual.containerSecurity" -}}
 securityContext:
   allowPrivilegeEscalation: false
