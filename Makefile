@@ -26,7 +26,8 @@ demo: ## 1,000 tasks, two nodes, one of them killed half-way; says what arrived 
 	@scripts/stack prerequisites
 	@scripts/stack up
 	@$(RELEASE_BUILD)
-	@eval "$$(scripts/stack env)"; PUNCTUAL_BIN=$(RELEASE)/punctual exec $(RELEASE)/examples/demo
+	@settings=$$(scripts/stack env); eval "$$settings"; \
+	  PUNCTUAL_BIN=$(RELEASE)/punctual exec $(RELEASE)/examples/demo
 
 test: ## lints and all tests, against a real Postgres, etcd and Kafka
 	@scripts/stack prerequisites --test
