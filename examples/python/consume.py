@@ -30,16 +30,20 @@ left = int(sys.argv[1]) if len(sys.argv) > 1 else -1
 # In production: a table with a unique key, written in the transaction of the task's work.
 once = Once()
 
-while left != 0:
-    record = consumer.poll(1.0)
-    if record is None:
-        continue
-    if record.error():
-        sys.exit(str(record.error()))
-    if not once.run(
-        record.headers(), lambda: print(f"{text(record.key())}: {text(record.value())}")
-    ):
-        print(f"{text(record.key())}: seen before, skipped")
-    consumer.commit(record, asynchronous=False)
-    left -= 1
-consumer.close()
+try:
+    while left != 0:
+        record = consumer.poll(1.0)
+        if record is None:
+            continue
+        if record.error():
+            sys.exit(str(record.error()))
+        key, value = text(record.key()), text(record.value())
+        if not once.run(record.headers(), lambda: print(f"{key}: {value}")):
+            print(f"{key}: seen before, skipped")
+        consumer.commit(record, asynchronous=False)
+        left -= 1
+except KeyboardInterrupt:
+    pass
+finally:
+    # Leaves the group at once. Otherwise the partitions wait until the session has ended.
+    consumer.close()

@@ -37,25 +37,31 @@ def cancel_unless_paid(order, number):
 
 left = int(sys.argv[1]) if len(sys.argv) > 1 else -1
 
-while left != 0:
-    record = consumer.poll(1.0)
-    if record is None:
-        continue
-    if record.error():
-        sys.exit(str(record.error()))
-    task, number = task_id(record.headers()), attempt(record.headers())
-    if number is None:
-        # Nobody waits for an answer: the task is not tracked, or the record is of another producer.
+try:
+    while left != 0:
+        record = consumer.poll(1.0)
+        if record is None:
+            continue
+        if record.error():
+            sys.exit(str(record.error()))
+        task, number = task_id(record.headers()), attempt(record.headers())
+        if number is None:
+            # Nobody waits for an answer: the task is not tracked, or the record is of another
+            # producer.
+            consumer.commit(record, asynchronous=False)
+            continue
+        order = "-" if record.key() is None else record.key().decode()
+        try:
+            cancel_unless_paid(order, number)
+            answered = client.finish(task, number)
+        except ShopAway as error:
+            answered = client.fail(task, number, str(error), retry_in=timedelta(seconds=1))
+        print(f"{order}, attempt {number}: {answered.verdict.value}")
+        # In any case: Punctual makes the next attempt, not Kafka.
         consumer.commit(record, asynchronous=False)
-        continue
-    order = "-" if record.key() is None else record.key().decode()
-    try:
-        cancel_unless_paid(order, number)
-        answered = client.finish(task, number)
-    except ShopAway as error:
-        answered = client.fail(task, number, str(error), retry_in=timedelta(seconds=1))
-    print(f"{order}, attempt {number}: {answered.verdict.value}")
-    # In any case: Punctual makes the next attempt, not Kafka.
-    consumer.commit(record, asynchronous=False)
-    left -= 1
-consumer.close()
+        left -= 1
+except KeyboardInterrupt:
+    pass
+finally:
+    # Leaves the group at once. Otherwise the partitions wait until the session has ended.
+    consumer.close()

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"os/signal"
+	"strconv"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	punctual "punctual.example/client"
@@ -27,20 +29,38 @@ func taskID(record *kgo.Record) string {
 func main() {
 	left := -1
 	if len(os.Args) > 1 {
-		fmt.Sscan(os.Args[1], &left)
+		var err error
+		if left, err = strconv.Atoi(os.Args[1]); err != nil {
+			log.Fatal(err)
+		}
 	}
-	client, err := kgo.NewClient(kgo.SeedBrokers(cmp.Or(os.Getenv("KAFKA"), "127.0.0.1:9092")), kgo.ConsumerGroup(cmp.Or(os.Getenv("GROUP"), "orders-go")),
-		kgo.ConsumeTopics(cmp.Or(os.Getenv("TOPIC"), "demo")), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit())
-	if err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := consume(ctx, left); err != nil && ctx.Err() == nil {
 		log.Fatal(err)
 	}
+}
+
+// consume handles records until none are left, or ctx ends. A negative number is for ever.
+func consume(ctx context.Context, left int) error {
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(cmp.Or(os.Getenv("KAFKA"), "127.0.0.1:9092")),
+		kgo.ConsumerGroup(cmp.Or(os.Getenv("GROUP"), "orders-go")),
+		kgo.ConsumeTopics(cmp.Or(os.Getenv("TOPIC"), "demo")),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.DisableAutoCommit(),
+	)
+	if err != nil {
+		return err
+	}
+	// Leaves the group at once. Otherwise the partitions wait until the session has ended.
 	defer client.Close()
 	// In production: a table with a unique key, written in the transaction of the task's work.
 	once := punctual.NewOnce(100_000)
-	for ctx := context.Background(); left != 0; {
+	for left != 0 {
 		fetches := client.PollRecords(ctx, 100)
 		if err := fetches.Err(); err != nil {
-			log.Fatal(err)
+			return err
 		}
 		records := fetches.Records()
 		if left > 0 && left < len(records) {
@@ -52,15 +72,17 @@ func main() {
 				return err
 			})
 			if err != nil {
-				log.Fatal(err)
+				return err
 			}
 			if !isNew {
 				fmt.Printf("%s: seen before, skipped\n", record.Key)
 			}
 		}
 		left -= len(records)
-		if err := client.CommitRecords(ctx, records...); err != nil {
-			log.Fatal(err)
+		// Also after a signal: the work is done.
+		if err := client.CommitRecords(context.WithoutCancel(ctx), records...); err != nil {
+			return err
 		}
 	}
+	return nil
 }

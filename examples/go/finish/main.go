@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"os/signal"
 	"strconv"
 	"time"
 
@@ -51,7 +52,9 @@ func handle(ctx context.Context, client *punctual.Client, record *kgo.Record, nu
 		answered, err = client.Finish(ctx, task, attempt)
 	} else {
 		wait := time.Second
-		answered, err = client.Fail(ctx, task, attempt, punctual.Failure{Reason: failure.Error(), RetryIn: &wait})
+		answered, err = client.Fail(ctx, task, attempt, punctual.Failure{
+			Reason: failure.Error(), RetryIn: &wait,
+		})
 	}
 	if err == nil {
 		fmt.Printf("%s, attempt %d: %s\n", order, attempt, answered.Verdict)
@@ -62,22 +65,40 @@ func handle(ctx context.Context, client *punctual.Client, record *kgo.Record, nu
 func main() {
 	left := -1
 	if len(os.Args) > 1 {
-		fmt.Sscan(os.Args[1], &left)
+		var err error
+		if left, err = strconv.Atoi(os.Args[1]); err != nil {
+			log.Fatal(err)
+		}
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := consume(ctx, left); err != nil && ctx.Err() == nil {
+		log.Fatal(err)
+	}
+}
+
+// consume handles attempts until none are left, or ctx ends. A negative number is for ever.
+func consume(ctx context.Context, left int) error {
 	client, err := punctual.New(cmp.Or(os.Getenv("PUNCTUAL_URL"), "http://127.0.0.1:7070"))
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	consumer, err := kgo.NewClient(kgo.SeedBrokers(cmp.Or(os.Getenv("KAFKA"), "127.0.0.1:9092")), kgo.ConsumerGroup(cmp.Or(os.Getenv("GROUP"), "cancel-go")),
-		kgo.ConsumeTopics(cmp.Or(os.Getenv("TOPIC"), "demo")), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit())
+	consumer, err := kgo.NewClient(
+		kgo.SeedBrokers(cmp.Or(os.Getenv("KAFKA"), "127.0.0.1:9092")),
+		kgo.ConsumerGroup(cmp.Or(os.Getenv("GROUP"), "cancel-go")),
+		kgo.ConsumeTopics(cmp.Or(os.Getenv("TOPIC"), "demo")),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.DisableAutoCommit(),
+	)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
+	// Leaves the group at once. Otherwise the partitions wait until the session has ended.
 	defer consumer.Close()
-	for ctx := context.Background(); left != 0; {
+	for left != 0 {
 		fetches := consumer.PollRecords(ctx, 1)
 		if err := fetches.Err(); err != nil {
-			log.Fatal(err)
+			return err
 		}
 		// A poll may return without a record.
 		for _, record := range fetches.Records() {
@@ -86,13 +107,14 @@ func main() {
 			if number := header(record, punctual.HeaderAttempt); number != "" {
 				left--
 				if err := handle(ctx, client, record, number); err != nil {
-					log.Fatal(err)
+					return err
 				}
 			}
 			// In any case: Punctual makes the next attempt, not Kafka.
-			if err := consumer.CommitRecords(ctx, record); err != nil {
-				log.Fatal(err)
+			if err := consumer.CommitRecords(context.WithoutCancel(ctx), record); err != nil {
+				return err
 			}
 		}
 	}
+	return nil
 }

@@ -46,8 +46,10 @@ func place(tx *sql.Tx, number int) error {
 	// pgx writes the map as JSON, and the duration as an interval.
 	payload, delay := map[string]int{"remind": number}, 30*time.Minute
 	key, name := fmt.Sprintf("order-%d", number), fmt.Sprintf("remind-%d", number)
-	_, err := tx.Exec("select punctual.submit($1, payload => $2, delay => $3, key => $4, name => $5)",
-		topic, payload, delay, key, name)
+	_, err := tx.Exec(
+		"select punctual.submit($1, payload => $2, delay => $3, key => $4, name => $5)",
+		topic, payload, delay, key, name,
+	)
 	return err
 }
 

@@ -23,7 +23,8 @@ func must[T any](value T, err error) T {
 
 func draft(order int, delay time.Duration) punctual.Draft {
 	key := fmt.Sprintf("order-%d", order)
-	return punctual.Draft{Name: "cancel-" + key, Key: &key, Delay: delay, Payload: map[string]int{"cancel": order}}
+	payload := map[string]int{"cancel": order}
+	return punctual.Draft{Name: "cancel-" + key, Key: &key, Delay: delay, Payload: payload}
 }
 
 func main() {
@@ -33,10 +34,15 @@ func main() {
 	fmt.Println("cancel-order-17:", first.State)
 	// Again, as after a crash: the name is known, so this makes no second task.
 	again := must(client.Submit(ctx, topic, draft(17, 30*time.Minute)))
-	fmt.Println("cancel-order-17:", map[bool]string{true: "known already,", false: "new,"}[again.ID == first.ID], again.State)
+	known := "new,"
+	if again.ID == first.ID {
+		known = "known already,"
+	}
+	fmt.Println("cancel-order-17:", known, again.State)
 	// It was paid.
 	fmt.Println("cancel-order-17:", must(client.Cancel(ctx, topic, "cancel-order-17")).Verdict)
-	fmt.Println("cancel-order-18:", must(client.Submit(ctx, topic, draft(18, 30*time.Minute))).State)
+	other := must(client.Submit(ctx, topic, draft(18, 30*time.Minute)))
+	fmt.Println("cancel-order-18:", other.State)
 	// This customer has less time.
 	must(client.Replace(ctx, topic, "cancel-order-18", draft(18, time.Second)))
 	fmt.Println("cancel-order-18: rescheduled")
