@@ -2,13 +2,26 @@ import java.time.Duration;
 import java.util.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.WakeupException;
 import punctual.Once;
 
 /**
- * Handles each task once: for ever, or until as many records were read as the argument says. KAFKA is
- * the broker (127.0.0.1:9092), TOPIC where they are (demo).
+ * Handles each task once: for ever, or until as many records were read as the argument says. KAFKA
+ * is the broker (127.0.0.1:9092), TOPIC the topic of the records (demo).
  */
 public class Consume {
+    /** Leaves the group at once. Otherwise the partitions wait until the session has ended. */
+    static void closeAtTheEnd(KafkaConsumer<?, ?> consumer, Thread reader) {
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+            consumer.wakeup();
+            try {
+                reader.join();
+            } catch (InterruptedException ended) {
+                Thread.currentThread().interrupt();
+            }
+        }));
+    }
+
     public static void main(String[] args) {
         long left = args.length > 0 ? Long.parseLong(args[0]) : -1;
         var settings = Map.<String, Object>of(
@@ -20,6 +33,7 @@ public class Consume {
         // In production: a table with a unique key, written in the transaction of the task's work.
         var once = new Once();
         try (var consumer = new KafkaConsumer<String, String>(settings)) {
+            closeAtTheEnd(consumer, Thread.currentThread());
             consumer.subscribe(List.of(System.getenv().getOrDefault("TOPIC", "demo")));
             while (left != 0) {
                 for (var record : consumer.poll(Duration.ofSeconds(1))) {
@@ -33,6 +47,8 @@ public class Consume {
                     if (--left == 0) break;
                 }
             }
+        } catch (WakeupException stopped) {
+            // By Ctrl-C. The group is left.
         }
     }
 }

@@ -3,6 +3,7 @@ import java.time.Duration;
 import java.util.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.WakeupException;
 import punctual.Answered;
 import punctual.Once;
 import punctual.Outcome;
@@ -11,9 +12,8 @@ import punctual.PunctualClient;
 /**
  * Cancels the orders of tracked tasks, and answers for each attempt: it finishes, or it fails. Runs
  * for ever, or until as many records of tracked tasks were read as the argument says; others are
- * skipped. PUNCTUAL_URL is the node
- * (http://127.0.0.1:7070), KAFKA the broker (127.0.0.1:9092), TOPIC the topic of the records
- * (demo).
+ * skipped. PUNCTUAL_URL is the node (http://127.0.0.1:7070), KAFKA the broker (127.0.0.1:9092),
+ * TOPIC the topic of the records (demo).
  */
 public class Finish {
     static class ShopAway extends Exception {}
@@ -39,6 +39,18 @@ public class Finish {
         return header == null ? null : new String(header.value(), StandardCharsets.US_ASCII);
     }
 
+    /** Leaves the group at once. Otherwise the partitions wait until the session has ended. */
+    static void closeAtTheEnd(KafkaConsumer<?, ?> consumer, Thread reader) {
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+            consumer.wakeup();
+            try {
+                reader.join();
+            } catch (InterruptedException ended) {
+                Thread.currentThread().interrupt();
+            }
+        }));
+    }
+
     public static void main(String[] args) throws InterruptedException {
         long left = args.length > 0 ? Long.parseLong(args[0]) : -1;
         var settings = Map.<String, Object>of(
@@ -50,6 +62,7 @@ public class Finish {
         var url = System.getenv().getOrDefault("PUNCTUAL_URL", "http://127.0.0.1:7070");
         var client = PunctualClient.to(url).build();
         try (var consumer = new KafkaConsumer<String, String>(settings)) {
+            closeAtTheEnd(consumer, Thread.currentThread());
             consumer.subscribe(List.of(System.getenv().getOrDefault("TOPIC", "demo")));
             while (left != 0) {
                 for (var record : consumer.poll(Duration.ofSeconds(1))) {
@@ -70,6 +83,8 @@ public class Finish {
                     if (left == 0) break;
                 }
             }
+        } catch (WakeupException stopped) {
+            // By Ctrl-C. The group is left.
         }
     }
 }

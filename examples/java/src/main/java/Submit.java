@@ -14,14 +14,15 @@ public class Submit {
     }
 
     public static void main(String[] args) throws Exception {
-        var client = PunctualClient.to(System.getenv().getOrDefault("PUNCTUAL_URL", "http://127.0.0.1:7070")).build();
+        var url = System.getenv().getOrDefault("PUNCTUAL_URL", "http://127.0.0.1:7070");
+        var client = PunctualClient.to(url).build();
         var topic = System.getenv().getOrDefault("TOPIC", "demo");
         var first = client.submit(topic, draft(17, Duration.ofMinutes(30)).name("cancel-order-17"));
         System.out.println("cancel-order-17: " + first.get("state").asText());
         // Again, as after a crash: the name is known, so this makes no second task.
         var again = client.submit(topic, draft(17, Duration.ofMinutes(30)).name("cancel-order-17"));
-        boolean isKnown = again.get("id").equals(first.get("id"));
-        System.out.println("cancel-order-17: " + (isKnown ? "known already, " : "new, ") + again.get("state").asText());
+        var known = again.get("id").equals(first.get("id")) ? "known already, " : "new, ";
+        System.out.println("cancel-order-17: " + known + again.get("state").asText());
         // It was paid.
         var verdict = client.cancel(topic, "cancel-order-17").verdict();
         System.out.println("cancel-order-17: " + verdict.name().toLowerCase(Locale.ROOT));
