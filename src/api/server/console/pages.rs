@@ -154,7 +154,10 @@ async fn tasks_page(calls: &Calls<'_>, fields: &Fields) -> Result<(StatusCode, P
         return Ok((status_of(&refused), page));
     }
     if !name.is_empty() {
-        let found = calls.ask(&tasks::look_up_named(topic, name)).await;
+        let found = match topic {
+            "" => Err(refused_of(&Problem::invalid("topic", "a name needs its topic"))),
+            topic => calls.ask(&tasks::look_up_named(topic, name)).await,
+        };
         return match found {
             Ok(task) => Err(task_path(crate::console::format::text(&task, "id"))),
             Err(refused) => {

@@ -135,6 +135,7 @@ async fn a_reader_sees_no_other_topic_and_no_payload_without_the_right() {
         ("/console/tasks?topic=orders", 200),
         ("/console/tasks?topic=secret", 403),
         ("/console/tasks?topic=secret&name=n", 403),
+        ("/console/tasks?name=n", 400),
         ("/console/dead?topic=secret", 403),
         ("/console/schedules?topic=secret", 403),
         ("/console/schedules/secret/n", 403),
