@@ -178,38 +178,48 @@ mod tests {
         Places { at: at(seconds), next: next.iter().copied().collect() }
     }
 
-    /// Sees the ends and places at one second after another.
-    fn seen(looks: &[(u64, &[(i32, i64)], &[(i32, i64)])]) -> Vec<Option<Stall>> {
+    /// The second of a look, the ends of partitions, and the places of the client.
+    struct Seen<'a>(u64, &'a [(i32, i64)], &'a [(i32, i64)]);
+
+    fn stalls<const N: usize>(looks: [Seen<'_>; N]) -> [Option<Stall>; N] {
         let mut watch = StallWatch::default();
-        let see = |(second, ends, next): &(u64, &[(i32, i64)], &[(i32, i64)])| {
+        looks.map(|Seen(second, ends, next)| {
             let ends = ends.iter().copied().collect();
-            watch.see(Some(&ends), &places(*second, next), at(*second))
-        };
-        looks.iter().map(see).collect()
+            watch.see(Some(&ends), &places(second, next), at(second))
+        })
     }
 
     #[test]
     fn a_client_that_stands_still_before_the_end_of_the_log_is_stalled_after_20_seconds() {
-        let looks: [(u64, &[(i32, i64)], &[(i32, i64)]); 4] = [
-            (0, &[(0, 9), (1, 7)], &[(0, 9), (1, 5)]),
-            (5, &[(0, 9), (1, 8)], &[(0, 9), (1, 5)]),
-            (19, &[(0, 9), (1, 8)], &[(0, 9), (1, 5)]),
-            (20, &[(0, 9), (1, 8)], &[(0, 9), (1, 5)]),
+        let looks = [
+            Seen(0, &[(0, 9), (1, 7)], &[(0, 9), (1, 5)]),
+            Seen(5, &[(0, 9), (1, 8)], &[(0, 9), (1, 5)]),
+            Seen(19, &[(0, 9), (1, 8)], &[(0, 9), (1, 5)]),
+            Seen(20, &[(0, 9), (1, 8)], &[(0, 9), (1, 5)]),
         ];
-        assert_eq!(seen(&looks), [None, None, None, Some(Stall::Partition(1))]);
+        assert_eq!(stalls(looks), [None, None, None, Some(Stall::Partition(1))]);
     }
 
     #[test]
     fn a_client_that_goes_on_or_is_at_the_end_or_has_records_ready_is_not_stalled() {
-        let goes_on: [(u64, &[(i32, i64)], &[(i32, i64)]); 3] =
-            [(0, &[(0, 9)], &[(0, 5)]), (15, &[(0, 90)], &[(0, 6)]), (30, &[(0, 90)], &[(0, 7)])];
-        assert_eq!(seen(&goes_on), [None; 3]);
-        let is_at_the_end: [(u64, &[(i32, i64)], &[(i32, i64)]); 3] =
-            [(0, &[(0, 9)], &[(0, 5)]), (15, &[(0, 5)], &[(0, 5)]), (30, &[(0, 9)], &[(0, 5)])];
-        assert_eq!(seen(&is_at_the_end), [None; 3]);
-        let has_records_ready: [(u64, &[(i32, i64)], &[(i32, i64)]); 3] =
-            [(0, &[(0, 9)], &[(0, 5)]), (15, &[(0, 9)], &[]), (30, &[(0, 9)], &[(0, 5)])];
-        assert_eq!(seen(&has_records_ready), [None; 3]);
+        let goes_on = [
+            Seen(0, &[(0, 9)], &[(0, 5)]),
+            Seen(15, &[(0, 90)], &[(0, 6)]),
+            Seen(30, &[(0, 90)], &[(0, 7)]),
+        ];
+        assert_eq!(stalls(goes_on), [None; 3]);
+        let is_at_the_end = [
+            Seen(0, &[(0, 9)], &[(0, 5)]),
+            Seen(15, &[(0, 5)], &[(0, 5)]),
+            Seen(30, &[(0, 9)], &[(0, 5)]),
+        ];
+        assert_eq!(stalls(is_at_the_end), [None; 3]);
+        let has_records_ready = [
+            Seen(0, &[(0, 9)], &[(0, 5)]),
+            Seen(15, &[(0, 9)], &[]),
+            Seen(30, &[(0, 9)], &[(0, 5)]),
+        ];
+        assert_eq!(stalls(has_records_ready), [None; 3]);
     }
 
     #[test]
