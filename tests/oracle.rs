@@ -49,6 +49,8 @@ mod paused_topics;
 mod pauses;
 #[path = "faults/plan.rs"]
 mod plan;
+#[path = "faults/plan_text.rs"]
+mod plan_text;
 #[path = "oracle/plans.rs"]
 mod plans;
 #[path = "oracle/runs.rs"]

@@ -46,6 +46,7 @@ mod oracle;
 mod pauses;
 mod perform;
 mod plan;
+mod plan_text;
 mod quota;
 mod report;
 mod round;
