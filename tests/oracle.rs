@@ -59,6 +59,8 @@ mod runs;
 mod schedule_history;
 #[path = "faults/schedules.rs"]
 mod schedules;
+#[path = "oracle/services.rs"]
+mod services;
 #[path = "oracle/stakes.rs"]
 mod stakes;
 #[path = "faults/tracked.rs"]
@@ -81,7 +83,8 @@ const END: i64 = START + 60_000;
 
 /// Returns a history to which tests add complete, correct tasks. A test then spoils a part of it.
 fn history() -> History {
-    let names = "steady unavailable deleted limited paused scheduled dead by-sql by-record";
+    let names = "steady unavailable deleted limited paused scheduled served prompt dead by-sql \
+                 by-record";
     let topic = |name: &str| Topic { name: name.to_owned(), ..Topic::default() };
     let topics = names.split(' ').map(topic).collect();
     History { topics, started_at: START, ended_at: END, ..History::default() }

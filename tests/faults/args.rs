@@ -108,6 +108,7 @@ impl Args {
 
 fn order(seed: u64, seconds: u64, (has_access, has_doors): (bool, bool)) -> Order {
     let mut plan = Plan::new(seed, seconds);
+    plan.break_consumers();
     if has_access {
         super::access::add_to(&mut plan);
     }

@@ -35,6 +35,7 @@ pub struct Consumers {
 /// A record of a tracked task, as its consumer reads it.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery {
+    pub topic: usize,
     pub id: Uuid,
     pub attempt: u16,
     pub ttr_ms: i64,
@@ -95,7 +96,7 @@ impl Consumer {
 
     /// Answers about a delivery. The choice depends on the seed, the task and the attempt.
     pub async fn handle(self, delivery: Delivery) {
-        let Delivery { id, attempt, ttr_ms } = delivery;
+        let Delivery { id, attempt, ttr_ms, .. } = delivery;
         let seed = id.as_u64_pair().1 ^ self.load.seed ^ (u64::from(attempt) << 32);
         let mut chance = StdRng::seed_from_u64(seed);
         let about = (id, Some(attempt));

@@ -1,16 +1,25 @@
-//! Rule 23: consumers without Kafka get what is in the topic, and nothing twice without a cause.
+//! Rules 23 and 24: consumers without Kafka get what is in the topic, and nothing twice without a
+//! cause. A service that is broken makes no other one wait.
 
 use std::collections::HashMap;
 
 use uuid::Uuid;
 
-use super::history::{Arrival, Span};
+use super::history::{Arrival, PROMPT, Span};
+use super::lateness;
 use super::oracle::{Case, Rule};
-use super::plan::{Kind, Server};
+use super::plan::{Kind, Server, ServiceFault};
 
 /// A fault has an effect until this long after its end: a session of a consumer group expires, and
 /// its partitions are read again from the last committed offsets.
 const EFFECT_MS: i64 = 30_000;
+
+/// The longest time until a request is sent to a service that nothing is done to, on a machine that
+/// also does other work.
+const PROMPT_MAX_MS: i64 = 5000;
+/// A service is certainly down from so long after the operation has begun to as long before it has
+/// ended.
+const DOWN_MARGIN_MS: i64 = 500;
 
 /// An attempt that was delivered to a consumer without Kafka.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +84,67 @@ impl Case<'_> {
         }
         for (id, what) in found {
             self.add(Rule::WrongDelivery, Some(id), what);
+        }
+    }
+
+    /// Rule 24: the tasks of a service that nothing is done to reach it on time. What is done to the
+    /// other service, or to callers of `pop`, explains nothing.
+    pub(super) fn check_prompt(&mut self) {
+        let mut reached: HashMap<Uuid, i64> = HashMap::new();
+        for delivered in self.history.delivered.iter().filter(|one| one.topic == PROMPT) {
+            let at = reached.entry(delivered.id).or_insert(delivered.at);
+            *at = delivered.at.min(*at);
+        }
+        let mut appended: HashMap<Uuid, i64> = HashMap::new();
+        for record in self.history.records.iter().filter(|record| record.topic == PROMPT) {
+            let at = appended.entry(record.id).or_insert(record.at);
+            *at = record.at.min(*at);
+        }
+        for (id, from) in appended {
+            let to = reached.get(&id).copied().unwrap_or(self.history.ended_at);
+            let unexplained = lateness::not_called(&self.history.spans, (from, to));
+            if unexplained > PROMPT_MAX_MS {
+                let what = format!(
+                    "in its topic at {from}, and with its service at {to}: nothing explains \
+                     {unexplained} ms of it"
+                );
+                self.add(Rule::Late, Some(id), what);
+            }
+        }
+    }
+
+    /// Rule 10 for consumers without Kafka: each fault was done, and had an effect.
+    pub(super) fn check_faults_of_consumers(&mut self, is_whole: bool) {
+        if self.history.delivered.is_empty() {
+            return;
+        }
+        let called = |from: i64, to: i64| {
+            let of_service = |one: &&Delivered| {
+                one.route == Route::Callback && one.topic != PROMPT && (from..to).contains(&one.at)
+            };
+            self.history.delivered.iter().filter(of_service).count()
+        };
+        let mut found = Vec::new();
+        for kind in Kind::of_consumers() {
+            let spans = || self.history.spans.iter().filter(|span| span.operation.kind == kind);
+            if spans().next().is_none() {
+                found.extend(is_whole.then(|| format!("{} was not done", kind.name())));
+                continue;
+            }
+            let is_without_effect = match kind {
+                Kind::Service(ServiceFault::Down) => spans()
+                    .any(|span| called(span.begin + DOWN_MARGIN_MS, span.end - DOWN_MARGIN_MS) > 0),
+                Kind::Service(ServiceFault::Fails | ServiceFault::Stuck) => {
+                    is_whole && spans().all(|span| called(span.begin, span.end) == 0)
+                }
+                _ => false,
+            };
+            if is_without_effect {
+                found.push(format!("{} had no effect on any request", kind.name()));
+            }
+        }
+        for what in found {
+            self.add(Rule::Uncovered, None, what);
         }
     }
 

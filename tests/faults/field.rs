@@ -17,14 +17,14 @@ use super::clock_file::ClockFile;
 use super::consumers::Delivery;
 use super::doors::Doors;
 use super::history::{
-    Arrival, BY_RECORD, BY_SQL, DEAD, DELETED, Expiry, LIMITED, Line, PAUSED, SCHEDULED, STEADY,
-    Topic, UNAVAILABLE,
+    Arrival, BY_RECORD, BY_SQL, DEAD, DELETED, Expiry, LIMITED, Line, PAUSED, PROMPT, SCHEDULED,
+    SERVED, STEADY, Topic, UNAVAILABLE,
 };
 use super::nodes::{Settings, Slot};
 use super::plan::{CLOCK_NODE, NODES, Server};
 use super::schedule_history::{MadeRun, RunHeaders};
+use super::services::Services;
 use super::ways::Ways;
-use super::without_kafka::ServicePort;
 use crate::support::api::client;
 use crate::support::cluster::PARTITIONS;
 use crate::support::ledger::SERIAL_HEADER;
@@ -85,8 +85,8 @@ pub struct Field {
     topics: Mutex<Vec<Topic>>,
     readers: Mutex<Vec<Reader>>,
     pub unable: Mutex<Vec<(String, i64)>>,
-    /// The port of the service that is called back, until the service starts.
-    service_port: Mutex<Option<ServicePort>>,
+    /// `None` while nobody is called back.
+    pub services: Option<Services>,
 }
 
 /// The consumer of a topic, until the topic is deleted.
@@ -152,11 +152,8 @@ impl Field {
         };
         let mut arguments = setup.arguments.clone();
         arguments.extend(access.iter().flat_map(|access| access.arguments()));
-        let service_port = match setup.is_varied {
-            true => Some(ServicePort::open(&folder).await),
-            false => None,
-        };
-        arguments.extend(service_port.iter().flat_map(|port| port.arguments().iter().cloned()));
+        let services = setup.is_varied.then(|| Services::reserve(&folder));
+        arguments.extend(services.iter().flat_map(Services::arguments));
         let mut field = Self {
             own,
             cluster,
@@ -171,7 +168,7 @@ impl Field {
             topics: Mutex::default(),
             readers: Mutex::default(),
             unable: Mutex::default(),
-            service_port: Mutex::new(service_port),
+            services,
         };
         field.step_clock(0);
         field.make_topics(setup.has_doors).await;
@@ -255,6 +252,8 @@ impl Field {
             (LIMITED, "limited"),
             (PAUSED, "paused"),
             (SCHEDULED, "scheduled"),
+            (SERVED, "served"),
+            (PROMPT, "prompt"),
             (DEAD, "dead"),
             (BY_SQL, "by-sql"),
             (BY_RECORD, "by-record"),
@@ -306,10 +305,6 @@ impl Field {
     fn read(&self, topic: usize, incarnation: usize) {
         let consumer = Consumer::start(&self.own.stack.kafka, &self.topic_name(topic), PARTITIONS);
         self.readers.lock().unwrap().push(Reader { topic, incarnation, consumer });
-    }
-
-    pub fn take_service_port(&self) -> Option<ServicePort> {
-        self.service_port.lock().unwrap().take()
     }
 
     pub fn topic_name(&self, topic: usize) -> String {
@@ -375,9 +370,9 @@ impl Field {
     }
 
     /// Returns the records of tracked tasks that have arrived since the last call. `handled` counts
-    /// the records of each reader.
+    /// the records of each reader. Topics that only callbacks consume are left out.
     pub fn deliveries(&self, handled: &mut Vec<usize>) -> Vec<Delivery> {
-        self.deliveries_of(handled, |topic| topic <= DEAD)
+        self.deliveries_of(handled, |topic| topic < SERVED)
     }
 
     /// As [`Self::deliveries`], of tasks that came through a door beside REST.
@@ -395,9 +390,9 @@ impl Field {
         let wanted = readers.iter().zip(handled).filter(|(reader, _)| is_wanted(reader.topic));
         let new = wanted.flat_map(|(reader, handled)| {
             reader.consumer.look(|records| {
-                let new: Vec<Delivery> = records[*handled..].iter().filter_map(delivery).collect();
+                let new = records[*handled..].iter();
                 *handled = records.len();
-                new
+                new.filter_map(|record| delivery(reader.topic, record)).collect::<Vec<_>>()
             })
         });
         new.collect()
@@ -510,9 +505,9 @@ fn attempt(record: &Record) -> Option<u16> {
 
 /// Returns the delivery of an attempt. The records of other tasks are none, nor are those of dead
 /// ones.
-fn delivery(record: &Record) -> Option<Delivery> {
+fn delivery(topic: usize, record: &Record) -> Option<Delivery> {
     let ttr_ms = number(record, "punctual-ttr-ms")?;
-    Some(Delivery { id: record.task_id(), attempt: attempt(record)?, ttr_ms })
+    Some(Delivery { topic, id: record.task_id(), attempt: attempt(record)?, ttr_ms })
 }
 
 /// Returns the headers of the run of a schedule.

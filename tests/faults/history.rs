@@ -14,7 +14,8 @@ use super::plan::{Kind, Operation};
 use super::schedule_history::{Command, MadeRun, RunHeaders};
 
 /// The topics of a run by their indexes: one topic that no operation touches, one for each
-/// operation on a topic or on its pauses, and one for the records of dead tasks alone.
+/// operation on a topic or on its pauses, one for the runs of schedules, two that only callbacks
+/// consume, one for the records of dead tasks alone, and two for the doors.
 pub const STEADY: usize = 0;
 pub const UNAVAILABLE: usize = 1;
 pub const DELETED: usize = 2;
@@ -23,10 +24,14 @@ pub const LIMITED: usize = 3;
 pub const PAUSED: usize = 4;
 /// The runs of schedules.
 pub const SCHEDULED: usize = 5;
-pub const DEAD: usize = 6;
+/// The service that is broken gets the tasks of this topic, and nobody else does.
+pub const SERVED: usize = 6;
+/// The service that nothing is done to gets the tasks of this topic.
+pub const PROMPT: usize = 7;
+pub const DEAD: usize = 8;
 /// The topics of the tasks that come through the outbox, and through the intake topic.
-pub const BY_SQL: usize = 7;
-pub const BY_RECORD: usize = 8;
+pub const BY_SQL: usize = 9;
+pub const BY_RECORD: usize = 10;
 
 /// The back-off of a tracked task doubles with each attempt, up to this.
 pub const BACKOFF_MAX_MS: i64 = 4000;

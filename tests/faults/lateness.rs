@@ -11,6 +11,8 @@ pub const UNEXPLAINED_MAX_MS: i64 = 15_000;
 const RECOVERY_MS: i64 = 15_000;
 /// A record that was sent and not acknowledged is deferred by up to a minute.
 const DEFERRED_RECOVERY_MS: i64 = 90_000;
+/// The longest step of a node's clock.
+const CLOCK_STEP_MAX_MS: i64 = 20_000;
 /// An effective quota makes a third of all records at least this late.
 const HELD_BACK_MS: i64 = 1000;
 /// With fewer records a quota may have no effect.
@@ -26,6 +28,7 @@ const fn recovery_ms(kind: Kind, was_deferred: bool) -> Option<i64> {
         Kind::Cut(Server::Etcd) | Kind::Delay(Server::Etcd) | Kind::HalfOpen(Server::Etcd) => None,
         Kind::Cut(Server::Shop) | Kind::Delay(Server::Shop) | Kind::HalfOpen(Server::Shop) => None,
         Kind::ShopStop | Kind::ShopFreeze | Kind::IntakePartitions => None,
+        Kind::Service(_) | Kind::KillCallers => None,
         _ if was_deferred && kind.may_duplicate() => Some(DEFERRED_RECOVERY_MS),
         _ => Some(RECOVERY_MS),
     }
@@ -60,6 +63,22 @@ pub fn not_held_back(spans: &[Span], wait: (i64, i64)) -> i64 {
             _ => return None,
         };
         Some((span.begin, span.end + aftermath))
+    });
+    longest_without(reasons, wait)
+}
+
+/// Returns the longest time between two moments, in milliseconds, for which no operation explains
+/// that a record was in its topic, and not sent to its service. Nothing was done to either.
+pub fn not_called(spans: &[Span], wait: (i64, i64)) -> i64 {
+    let reasons = spans.iter().filter_map(|span| {
+        let recovery = match span.operation.kind {
+            Kind::TopicUnavailable | Kind::TopicDeleted | Kind::TopicLimit | Kind::Pause => None,
+            Kind::AuthRewritten => None,
+            // librdkafka waits by the wall clock.
+            Kind::ClockStep => Some(RECOVERY_MS + CLOCK_STEP_MAX_MS),
+            kind => recovery_ms(kind, false),
+        }?;
+        Some((span.begin, span.end + recovery))
     });
     longest_without(reasons, wait)
 }

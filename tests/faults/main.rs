@@ -53,6 +53,7 @@ mod round;
 mod scenarios;
 mod schedule_history;
 mod schedules;
+mod services;
 mod stalls;
 mod tracked;
 mod traffic;

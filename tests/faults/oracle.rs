@@ -104,6 +104,8 @@ pub fn judge(history: &History, is_whole: bool) -> Judgement {
     case.check_schedules();
     case.check_tracked();
     case.check_deliveries();
+    case.check_prompt();
+    case.check_faults_of_consumers(is_whole);
     case.check_doors(is_whole);
     case.found
         .violations

@@ -15,6 +15,7 @@ use super::field::{Field, insist};
 use super::history::{DELETED, LIMITED, PAUSED, Span, UNAVAILABLE};
 use super::plan::{Kind, Operation, Plan, Resource};
 use super::quota;
+use super::services;
 use crate::support::{eventually_some, now_ms, wait};
 
 /// The lowered limit of a topic, in bytes.
@@ -148,6 +149,8 @@ async fn carry_out(field: &Field, operation: &Operation) {
         Kind::ShopStop | Kind::ShopFreeze | Kind::IntakePartitions | Kind::KillAtStore => {
             doors::carry_out(field, operation, lasts).await;
         }
+        Kind::Service(fault) => services::break_service(field, fault, lasts).await,
+        Kind::KillCallers => services::kill_callers(field, lasts).await,
         Kind::Stall(_) => panic!("a plan holds a stall, which nobody can cause"),
     }
 }

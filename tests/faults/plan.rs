@@ -45,6 +45,17 @@ pub enum Server {
     Shop,
 }
 
+/// A fault of a service that is called back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum ServiceFault {
+    /// Its connections break, and new ones are refused.
+    Down,
+    /// It answers 500 to every request.
+    Fails,
+    /// It takes requests, and gives no answer or the first bytes of one.
+    Stuck,
+}
+
 /// The kinds of operations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
@@ -101,11 +112,15 @@ pub enum Kind {
     /// kill -9 of the node that drains the outbox, after storing rows and before deleting these
     /// rows.
     KillAtStore,
+    /// Something is done to the service that is called back.
+    Service(ServiceFault),
+    /// All callers of `pop` are gone in the middle of their calls, and come back after the span.
+    KillCallers,
     /// Postgres or Kafka took long to answer the runner itself. No plan has it: it is observed.
     Stall(Server),
 }
 
-const NAMES: [(Kind, &str); 38] = [
+const NAMES: [(Kind, &str); 42] = [
     (Kind::KillNode, "kill-node"),
     (Kind::FreezeNode, "freeze-node"),
     (Kind::PostgresStop, "postgres-stop"),
@@ -142,6 +157,10 @@ const NAMES: [(Kind, &str); 38] = [
     (Kind::HalfOpen(Server::Shop), "half-open-shop"),
     (Kind::IntakePartitions, "intake-partitions"),
     (Kind::KillAtStore, "kill-at-store"),
+    (Kind::Service(ServiceFault::Down), "service-down"),
+    (Kind::Service(ServiceFault::Fails), "service-500s"),
+    (Kind::Service(ServiceFault::Stuck), "service-stuck"),
+    (Kind::KillCallers, "kill-callers"),
     (Kind::Stall(Server::Postgres), "stall-postgres"),
     (Kind::Stall(Server::Kafka), "stall-kafka"),
 ];
@@ -159,6 +178,8 @@ pub enum Resource {
     AuthFile,
     Intake,
     Drainer,
+    Service,
+    Callers,
 }
 
 /// One operation of a plan.
@@ -187,13 +208,24 @@ pub struct Plan {
 }
 
 impl Kind {
-    /// Returns the kinds that each plan of a seed holds. Only rounds with authentication, or with
-    /// doors, have the others.
+    /// Returns the kinds that are drawn for the two lanes of a plan. The others have lanes of their
+    /// own.
     pub fn all() -> impl Iterator<Item = Self> {
         let kinds = NAMES.iter().map(|(kind, _)| *kind);
         kinds.filter(|kind| {
-            *kind != Self::AuthRewritten && !kind.is_of_doors() && !kind.is_observed()
+            let has_lane = kind.is_of_doors() || kind.is_of_consumers();
+            *kind != Self::AuthRewritten && !has_lane && !kind.is_observed()
         })
+    }
+
+    /// Returns the kinds that concern consumers without Kafka.
+    pub fn of_consumers() -> impl Iterator<Item = Self> {
+        NAMES.iter().map(|(kind, _)| *kind).filter(|kind| kind.is_of_consumers())
+    }
+
+    /// Returns true for an operation on the service that is called back, or on callers of `pop`.
+    pub const fn is_of_consumers(self) -> bool {
+        matches!(self, Self::Service(_) | Self::KillCallers)
     }
 
     /// Returns the kinds that concern the doors beside REST.
@@ -253,7 +285,7 @@ impl Kind {
             | Self::EtcdLeases => false,
             // A slow server is not dead, and no clock decides whether a node lives.
             Self::ClockStep | Self::PostgresClock | Self::Quota => false,
-            Self::AuthRewritten | Self::Pause => false,
+            Self::AuthRewritten | Self::Pause | Self::Service(_) | Self::KillCallers => false,
         }
     }
 
@@ -306,6 +338,8 @@ impl Kind {
             Self::ShopFreeze => (500, 4000, 300),
             Self::IntakePartitions => (0, 0, 500),
             Self::KillAtStore => (300, 2000, 2500),
+            Self::Service(_) => (2000, 5000, 300),
+            Self::KillCallers => (200, 2000, 300),
             Self::Stall(_) => (0, 0, 0),
         }
     }
@@ -336,6 +370,8 @@ impl Operation {
             Kind::Stall(server) => Resource::Server(server),
             Kind::IntakePartitions => Resource::Intake,
             Kind::KillAtStore => Resource::Drainer,
+            Kind::Service(_) => Resource::Service,
+            Kind::KillCallers => Resource::Callers,
         }
     }
 

@@ -16,9 +16,10 @@ use super::history::{History, Line, Span, Topic};
 use super::oracle::{self, Judgement, Rule, Violation};
 use super::perform::{perform, resume_topic};
 use super::plan::{COMPLETE_FROM_SECONDS, Plan};
+use super::services;
 use super::stalls::Stalls;
 use super::traffic::{self, Ledger, Load};
-use super::without_kafka::{self, WithoutKafka};
+use super::without_kafka::WithoutKafka;
 use crate::support::wait::look_for;
 use crate::support::{OwnStack, now_ms, wait};
 
@@ -70,10 +71,10 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
         clients.extend(doors.start(&field, &load, &ledger));
     }
     let consumers = Consumers::start(&field, &load, &caller, &ledger);
-    let without_kafka = match field.take_service_port() {
-        Some(port) => {
-            let answering = (&ledger, consumers.consumer());
-            Some(WithoutKafka::start(&field, port, &caller, answering, plan.seed).await)
+    let without_kafka = match &field.services {
+        Some(services) => {
+            let clients = (&load, &caller, &ledger);
+            Some(WithoutKafka::start(&field, services, clients, consumers.consumer()).await)
         }
         None => None,
     };
@@ -104,7 +105,7 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
         resume_topic(&field).await;
     }
     let undelivered = match without_kafka {
-        Some(without_kafka) => without_kafka.stop(&load, &caller).await,
+        Some(without_kafka) => without_kafka.stop().await,
         None => None,
     };
     let undone = drain(&field, now_ms()).await;
@@ -126,7 +127,7 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
         doors.add_to(&mut history).await;
     }
     if setup.is_varied {
-        history.calls.extend(without_kafka::failures(&field));
+        history.calls.extend(services::failures(&field));
     }
     let mut judgement =
         oracle::judge(&history, setup.is_deck && plan.seconds >= COMPLETE_FROM_SECONDS);
