@@ -19,9 +19,10 @@ use uuid::Uuid;
 
 pub use faults::carry_out;
 
+use super::consumers::Delivery;
 use super::door_history::{Door, Request};
 use super::field::Field;
-use super::history::Submit;
+use super::history::{BY_SQL, Submit};
 use super::plan::{NODES, Server};
 use super::traffic::{Ledger, Load};
 use super::ways::Ways;
@@ -35,8 +36,12 @@ use watch::Taken;
 /// Clients of each door.
 const CLIENTS: u64 = 2;
 const POLL_MS: i64 = 50;
-/// Of a hundred attempts, consumers finish this many by a record.
+/// Of a hundred attempts, consumers finish this many by a record, and by SQL.
 const FINISHED_PERCENT: u32 = 70;
+/// Of a hundred finishes, this many come through the door that their task has not come through.
+const OTHER_DOOR_PERCENT: u32 = 20;
+/// The most finishes in a transaction.
+const FINISHES_MAX: usize = 20;
 
 /// A request that was written, and what is known of it meanwhile.
 #[derive(Clone, Debug)]
@@ -58,8 +63,8 @@ pub struct Doors {
     partitions: AtomicI32,
     rejected: Consumer,
     noted: Mutex<Vec<Noted>>,
-    /// Attempts that are to be finished by a record.
-    finishes: Mutex<Vec<(Uuid, u16)>>,
+    /// Attempts that are to be finished by a record or by SQL.
+    finishes: Mutex<Vec<(Door, Delivery)>>,
     taken: Mutex<Taken>,
     left: Mutex<Vec<String>>,
     kills_at_store: AtomicUsize,
@@ -122,19 +127,34 @@ impl Doors {
         clients
     }
 
-    /// Reads attempts of tracked tasks that came by records, and has most of them finished by
-    /// records.
+    /// Reads attempts of tracked tasks that came through the doors, and has most of them finished
+    /// through a door.
     async fn consume(self: Arc<Self>, field: Arc<Field>, load: Load) {
         let mut handled = Vec::new();
         while !load.is_over.load(Ordering::Relaxed) {
             for delivery in field.door_deliveries(&mut handled) {
                 let seed = delivery.id.as_u64_pair().1 ^ load.seed ^ u64::from(delivery.attempt);
-                if StdRng::seed_from_u64(seed).random_range(0..100) < FINISHED_PERCENT {
-                    self.finishes.lock().unwrap().push((delivery.id, delivery.attempt));
+                let mut chance = StdRng::seed_from_u64(seed);
+                if chance.random_range(0..100) < FINISHED_PERCENT {
+                    let is_other = chance.random_range(0..100) < OTHER_DOOR_PERCENT;
+                    let is_sql = (delivery.topic == BY_SQL) != is_other;
+                    let door = if is_sql { Door::Sql } else { Door::Record };
+                    self.finishes.lock().unwrap().push((door, delivery));
                 }
             }
             wait::until(now_ms() + POLL_MS).await;
         }
+    }
+
+    /// Takes the latest attempts that are to be finished through a door.
+    fn take_finishes(&self, door: Door) -> Vec<Delivery> {
+        let mut finishes = self.finishes.lock().unwrap();
+        let (mut taken, others): (Vec<_>, Vec<_>) =
+            finishes.drain(..).partition(|(of, _)| *of == door);
+        let kept = taken.len().saturating_sub(FINISHES_MAX);
+        let latest = taken.split_off(kept);
+        finishes.extend(others.into_iter().chain(taken));
+        latest.into_iter().map(|(_, delivery)| delivery).collect()
     }
 
     /// Notes requests of one transaction. `rows` are the ids of their rows.

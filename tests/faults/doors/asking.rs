@@ -8,8 +8,9 @@ use rand::{Rng as _, SeedableRng as _};
 use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::consumers::Delivery;
 use crate::door_history::{Door, Op, Request};
-use crate::history::{BY_RECORD, BY_SQL, Outcome, Submit, Tracked};
+use crate::history::{BACKOFF_MAX_MS, BY_RECORD, BY_SQL, Outcome, Submit, Tracked};
 use crate::support::now_ms;
 use crate::traffic::{Ledger, Load};
 
@@ -77,6 +78,16 @@ pub struct Asker {
 }
 
 impl Asked {
+    /// Returns the retry policy of a tracked task.
+    pub fn retry(tracked: Tracked) -> String {
+        let retry = serde_json::json!({
+            "attempts_max": tracked.attempts_max,
+            "backoff_min": format!("{}ms", tracked.backoff_ms),
+            "backoff_max": format!("{BACKOFF_MAX_MS}ms"),
+        });
+        retry.to_string()
+    }
+
     /// Returns the request, and its submit. `times` are the moment of sending, and the end of the
     /// transaction.
     pub fn into_history(self, (sent_at, ended_at): (i64, i64)) -> (Request, Option<Submit>) {
@@ -136,7 +147,7 @@ impl Asker {
     }
 
     /// Returns the requests of the next transaction in their order, and whether it commits.
-    pub fn transaction(&mut self, finishes: Vec<(Uuid, u16)>) -> (Vec<Asked>, bool) {
+    pub fn transaction(&mut self, finishes: Vec<Delivery>) -> (Vec<Asked>, bool) {
         let mut asked = Vec::new();
         for _ in 0..self.chance.random_range(1..=3) {
             let is_old = !self.open.is_empty() && self.chance.random_range(0..100) < 60;
@@ -189,9 +200,7 @@ impl Asker {
             ops: ops.iter().copied().collect(),
             is_wrong: (35..39).contains(&choice),
             // Retries take seconds, and the run does not wait for them.
-            is_tracked: (39..45).contains(&choice)
-                && self.door == Door::Record
-                && !self.load.is_ending(),
+            is_tracked: (39..45).contains(&choice) && !self.load.is_ending(),
             place: self.chance.random(),
         }
     }
@@ -239,7 +248,7 @@ impl Asker {
         }
     }
 
-    fn ask_finish(&mut self, (task, attempt): (Uuid, u16)) -> Asked {
+    fn ask_finish(&mut self, Delivery { topic, id, attempt, .. }: Delivery) -> Asked {
         let chain = Chain {
             name: None,
             ops: VecDeque::new(),
@@ -247,6 +256,7 @@ impl Asker {
             is_tracked: false,
             place: self.chance.random(),
         };
-        Asked { finishes: Some((task, attempt)), ..self.ask(Op::Finish, &chain) }
+        let (topic_name, finishes) = (self.load.topics[topic].clone(), Some((id, attempt)));
+        Asked { topic, topic_name, finishes, ..self.ask(Op::Finish, &chain) }
     }
 }

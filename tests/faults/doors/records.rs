@@ -10,14 +10,13 @@ use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, Threa
 
 use super::Doors;
 use super::asking::{Asked, Asker, Due, TRANSACTION_EVERY_MS};
-use crate::door_history::Op;
+use crate::door_history::{Door, Op};
 use crate::support::ledger::SERIAL_HEADER;
 use crate::support::{now_ms, wait};
 use crate::traffic::Load;
 
 const PATIENCE: Duration = Duration::from_secs(8);
 const RETRY_MS: i64 = 100;
-const FINISHES_MAX: usize = 20;
 
 type Producer = ThreadedProducer<DefaultProducerContext>;
 
@@ -37,11 +36,7 @@ impl Doors {
                 wait::until(now_ms() + RETRY_MS).await;
                 continue;
             };
-            let finishes = {
-                let mut finishes = self.finishes.lock().unwrap();
-                let kept = finishes.len().saturating_sub(FINISHES_MAX);
-                finishes.split_off(kept)
-            };
+            let finishes = self.take_finishes(Door::Record);
             if count != self.partition_count() {
                 // The next requests of a name would be in another partition.
                 asker.forget();
@@ -157,12 +152,7 @@ fn headers_of(asked: &Asked) -> OwnedHeaders {
         }
         if let Some(tracked) = asked.tracked {
             headers.push(("punctual-ttr", format!("{}ms", tracked.ttr_ms)));
-            let retry = serde_json::json!({
-                "attempts_max": tracked.attempts_max,
-                "backoff_min": format!("{}ms", tracked.backoff_ms),
-                "backoff_max": format!("{}ms", crate::history::BACKOFF_MAX_MS),
-            });
-            headers.push(("punctual-retry", retry.to_string()));
+            headers.push(("punctual-retry", Asked::retry(tracked)));
         }
     }
     headers.iter().fold(OwnedHeaders::new(), |owned, (key, value)| {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::Doors;
 use super::asking::{Asked, Asker, Due, TRANSACTION_EVERY_MS};
-use crate::door_history::{Op, Rejection};
+use crate::door_history::{Door, Op, Rejection};
 use crate::plan::NODES;
 use crate::support::ledger::SERIAL_HEADER;
 use crate::support::wait::look_for;
@@ -55,7 +55,7 @@ impl Shop {
         url.set_path(&format!("/{name}"));
         let shop = Self { url: url.to_string(), name };
         let mut sql = shop.connect().await.expect("the shop's server is up");
-        let table = "create table orders (serial bigint primary key)";
+        let table = "create table orders (serial bigint primary key, row_id uuid unique)";
         sqlx::raw_sql(table).execute(&mut sql).await.expect("create its table");
         shop
     }
@@ -98,8 +98,9 @@ impl Shop {
 
     pub async fn rejections(&self) -> Vec<Rejection> {
         let mut sql = self.connect().await.expect("the shop answers");
-        let query = "select (headers->>'serial')::bigint as serial, reason
-            from punctual.outbox_rejected";
+        // The rows of cancels and finishes have no headers with a serial.
+        let query = "select coalesce(o.serial, 0) as serial, r.reason
+            from punctual.outbox_rejected r left join orders o on o.row_id = r.id";
         let rows = sqlx::query(query).fetch_all(&mut sql).await.expect("read the rejected rows");
         rows.iter()
             .map(|row| Rejection {
@@ -129,7 +130,7 @@ impl Doors {
                 wait::until(now_ms() + RETRY_MS).await;
                 continue;
             };
-            let (asked, commits) = asker.transaction(Vec::new());
+            let (asked, commits) = asker.transaction(self.take_finishes(Door::Sql));
             let sent_at = now_ms();
             let written = tokio::time::timeout(PATIENCE, write(&mut sql, &asked, commits)).await;
             match written {
@@ -160,9 +161,11 @@ async fn write(
     sqlx::raw_sql("begin").execute(&mut *sql).await?;
     let mut rows = Vec::with_capacity(asked.len());
     for asked in asked {
-        let order = sqlx::query("insert into orders (serial) values ($1)");
-        order.bind(i64::try_from(asked.serial).unwrap()).execute(&mut *sql).await?;
-        rows.push(write_row(sql, asked).await?);
+        let row = write_row(sql, asked).await?;
+        let order = sqlx::query("insert into orders (serial, row_id) values ($1, $2)");
+        let order = order.bind(i64::try_from(asked.serial).unwrap()).bind(row);
+        order.execute(&mut *sql).await?;
+        rows.push(row);
     }
     let end = if commits { "commit" } else { "rollback" };
     sqlx::raw_sql(end).execute(&mut *sql).await?;
@@ -170,6 +173,35 @@ async fn write(
 }
 
 async fn write_row(sql: &mut PgConnection, asked: &Asked) -> Result<Uuid, sqlx::Error> {
+    match asked.op {
+        Op::Submit | Op::Replace => write_task(sql, asked).await,
+        Op::Cancel => {
+            let statement = match asked.is_plain {
+                true => {
+                    "insert into punctual.outbox (op, topic, name) values ('cancel', $1, $2)
+                    returning id"
+                }
+                false => "select punctual.cancel(topic => $1, name => $2)",
+            };
+            let query = sqlx::query_scalar(statement).bind(&asked.topic_name).bind(&asked.name);
+            query.fetch_one(sql).await
+        }
+        Op::Finish => {
+            let (task, attempt) = asked.finishes.expect("a finish names an attempt");
+            let statement = match asked.is_plain {
+                true => {
+                    "insert into punctual.outbox (op, topic, task_id, attempt)
+                    values ('finish', $1, $2, $3) returning id"
+                }
+                false => "select punctual.finish(topic => $1, id => $2, attempt => $3)",
+            };
+            let query = sqlx::query_scalar(statement).bind(&asked.topic_name).bind(task);
+            query.bind(i32::from(attempt)).fetch_one(sql).await
+        }
+    }
+}
+
+async fn write_task(sql: &mut PgConnection, asked: &Asked) -> Result<Uuid, sqlx::Error> {
     let (due, millis) = match asked.due {
         Due::At(due_at) => ("due_at", due_at),
         Due::After(delay) => ("delay", delay),
@@ -178,45 +210,44 @@ async fn write_row(sql: &mut PgConnection, asked: &Asked) -> Result<Uuid, sqlx::
         Due::At(_) => "timestamptz 'epoch' + $6::float8 * interval '1 millisecond'",
         Due::After(_) => "$6::float8 * interval '1 millisecond'",
     };
-    let op = match asked.op {
-        Op::Submit => "submit",
-        Op::Replace => "replace",
-        Op::Cancel => "cancel",
-        Op::Finish => "finish",
-    };
-    let statement = match asked.op {
-        Op::Cancel | Op::Finish if asked.is_plain => {
-            format!(
-                "insert into punctual.outbox (op, topic, name) values ('{op}', $1, $2) returning id"
-            )
+    let op = if asked.op == Op::Replace { "replace" } else { "submit" };
+    let ttr = "$7::float8 * interval '1 millisecond'";
+    // A function refuses at once what the table takes.
+    let statement = if asked.is_plain || asked.is_wrong {
+        // Due twice, if its topic is right.
+        let is_due_twice = asked.is_wrong && asked.topic_name.contains("by-sql");
+        let (mut more, mut value) = match (is_due_twice, due) {
+            (true, "due_at") => (", delay".to_owned(), ", interval '1 s'".to_owned()),
+            (true, _) => (", due_at".to_owned(), ", now()".to_owned()),
+            (false, _) => (String::new(), String::new()),
+        };
+        if asked.tracked.is_some() {
+            more.push_str(", ttr, retry");
+            value.push_str(&format!(", {ttr}, $8::jsonb"));
         }
-        Op::Cancel | Op::Finish => format!("select punctual.{op}(topic => $1, name => $2)"),
-        // A function refuses at once what the table takes.
-        Op::Submit | Op::Replace if asked.is_plain || asked.is_wrong => {
-            // Due twice, if its topic is right.
-            let is_due_twice = asked.is_wrong && asked.topic_name.contains("by-sql");
-            let (more, value) = match (is_due_twice, due) {
-                (true, "due_at") => (", delay", ", interval '1 s'"),
-                (true, _) => (", due_at", ", now()"),
-                (false, _) => ("", ""),
-            };
-            format!(
-                "insert into punctual.outbox (op, topic, name, payload_text, key, headers, \
-                 {due}{more}) values ('{op}', $1, $2, $3, $4, $5::jsonb, {due_value}{value}) \
-                 returning id"
-            )
-        }
-        Op::Submit | Op::Replace => format!(
+        format!(
+            "insert into punctual.outbox (op, topic, name, payload_text, key, headers, \
+             {due}{more}) values ('{op}', $1, $2, $3, $4, $5::jsonb, {due_value}{value}) \
+             returning id"
+        )
+    } else {
+        let more = match asked.tracked {
+            Some(_) => format!(", ttr => {ttr}, retry => $8::jsonb"),
+            None => String::new(),
+        };
+        format!(
             "select punctual.{op}(topic => $1, name => $2, payload_text => $3, key => $4, \
-             headers => $5::jsonb, {due} => {due_value})"
-        ),
+             headers => $5::jsonb, {due} => {due_value}{more})"
+        )
     };
-    let query = sqlx::query_scalar(AssertSqlSafe(statement));
-    let query = query.bind(&asked.topic_name).bind(&asked.name);
-    if matches!(asked.op, Op::Cancel | Op::Finish) {
-        return query.fetch_one(sql).await;
-    }
     let headers = serde_json::json!({ SERIAL_HEADER: asked.serial.to_string() }).to_string();
-    let query = query.bind(&asked.text).bind(&asked.key).bind(headers);
-    query.bind(millis as f64).fetch_one(sql).await
+    let query = sqlx::query_scalar(AssertSqlSafe(statement));
+    let query = query.bind(&asked.topic_name).bind(&asked.name).bind(&asked.text);
+    let query = query.bind(&asked.key).bind(headers).bind(millis as f64);
+    match asked.tracked {
+        Some(tracked) => {
+            query.bind(tracked.ttr_ms as f64).bind(Asked::retry(tracked)).fetch_one(sql).await
+        }
+        None => query.fetch_one(sql).await,
+    }
 }
