@@ -108,16 +108,13 @@ async fn run(args: &Args, orders: Vec<Order>) -> bool {
         broken.extend(report::verdict(&setup.name, &round));
     }
     for scenario in scenarios::of_names(&args.scenario) {
-        let round = judged(
-            &own,
-            &Setup {
-                tracked_percent: scenario.tracked_percent,
-                ..Setup::of_measurement(scenario.name, scenario.tasks_per_second)
-            },
-            scenario.plan(),
-            &mut summaries,
-        )
-        .await;
+        let (name, rate) = (scenario.name, scenario.tasks_per_second);
+        let setup = match scenario.is_varied {
+            true => Setup::of_faults(name, rate, false),
+            false => Setup::of_measurement(name, rate),
+        };
+        let setup = Setup { tracked_percent: scenario.tracked_percent, ..setup };
+        let round = judged(&own, &setup, scenario.plan(), &mut summaries).await;
         let figures = (scenario.measure)(&round.history);
         figures.iter().for_each(|figure| println!("{}: {figure}", scenario.name));
         broken.extend(report::verdict(scenario.name, &round));

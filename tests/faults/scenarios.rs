@@ -6,8 +6,8 @@ use std::fmt;
 
 use uuid::Uuid;
 
-use super::history::{History, Outcome, Span, Submit, UNAVAILABLE};
-use super::plan::{Kind, Plan, Server};
+use super::history::{History, Outcome, PROMPT, SERVED, Span, Submit, UNAVAILABLE};
+use super::plan::{Kind, Plan, Server, ServiceFault};
 
 const TASKS_PER_SECOND: u32 = 500;
 /// The default session TTL.
@@ -30,6 +30,8 @@ pub struct Scenario {
     pub tasks_per_second: u32,
     /// Tracked tasks for a hundred others.
     pub tracked_percent: u32,
+    /// The cluster and its traffic are those of a round of faults, with services.
+    pub is_varied: bool,
     pub measure: fn(&History) -> Vec<Figure>,
 }
 
@@ -47,7 +49,7 @@ enum Limit {
     None,
 }
 
-const SCENARIOS: [Scenario; 7] = [
+const SCENARIOS: [Scenario; 8] = [
     Scenario {
         name: "etcd-stopped",
         operations: "# seed=1 seconds=110\n\
@@ -55,6 +57,7 @@ const SCENARIOS: [Scenario; 7] = [
                      60000 kill-node node=2 for=25000\n",
         tasks_per_second: TASKS_PER_SECOND,
         tracked_percent: 0,
+        is_varied: false,
         measure: etcd_stopped,
     },
     Scenario {
@@ -62,6 +65,7 @@ const SCENARIOS: [Scenario; 7] = [
         operations: "# seed=1 seconds=75\n30000 topic-unavailable for=30000\n",
         tasks_per_second: TASKS_PER_SECOND,
         tracked_percent: 0,
+        is_varied: false,
         measure: topic_unavailable,
     },
     Scenario {
@@ -69,6 +73,7 @@ const SCENARIOS: [Scenario; 7] = [
         operations: "# seed=1 seconds=75\n30000 postgres-stop for=30000\n",
         tasks_per_second: TASKS_PER_SECOND,
         tracked_percent: 0,
+        is_varied: false,
         measure: postgres_down,
     },
     Scenario {
@@ -76,6 +81,7 @@ const SCENARIOS: [Scenario; 7] = [
         operations: "# seed=1 seconds=65\n30000 cut-postgres node=1 for=25000\n",
         tasks_per_second: TASKS_PER_SECOND,
         tracked_percent: 0,
+        is_varied: false,
         measure: cut_off_from_postgres,
     },
     Scenario {
@@ -83,6 +89,7 @@ const SCENARIOS: [Scenario; 7] = [
         operations: "# seed=1 seconds=65\n30000 cut-etcd node=1 for=25000\n",
         tasks_per_second: TASKS_PER_SECOND,
         tracked_percent: 0,
+        is_varied: false,
         measure: cut_off_from_etcd,
     },
     Scenario {
@@ -90,6 +97,7 @@ const SCENARIOS: [Scenario; 7] = [
         operations: "# seed=1 seconds=70\n30000 cut-kafka node=1 for=30000\n",
         tasks_per_second: TASKS_PER_SECOND,
         tracked_percent: 0,
+        is_varied: false,
         measure: cut_off_from_kafka,
     },
     Scenario {
@@ -110,7 +118,33 @@ const SCENARIOS: [Scenario; 7] = [
                      116000 kill-node node=1 for=2500\n",
         tasks_per_second: 80,
         tracked_percent: 500,
+        is_varied: false,
         measure: consumers,
+    },
+    Scenario {
+        name: "service-500s",
+        operations: "# seed=1 seconds=700\n\
+                     30000 service-500s for=600000\n\
+                     50000 kill-node node=1 for=2500\n\
+                     88000 freeze-node node=2 for=5000\n\
+                     126000 kill-node node=3 for=2500\n\
+                     164000 freeze-node node=1 for=5000\n\
+                     202000 kill-node node=2 for=2500\n\
+                     240000 freeze-node node=3 for=5000\n\
+                     278000 kill-node node=1 for=2500\n\
+                     316000 freeze-node node=2 for=5000\n\
+                     354000 kill-node node=3 for=2500\n\
+                     392000 freeze-node node=1 for=5000\n\
+                     430000 kill-node node=2 for=2500\n\
+                     468000 freeze-node node=3 for=5000\n\
+                     506000 kill-node node=1 for=2500\n\
+                     544000 freeze-node node=2 for=5000\n\
+                     582000 kill-node node=3 for=2500\n\
+                     620000 freeze-node node=1 for=5000\n",
+        tasks_per_second: 60,
+        tracked_percent: 12,
+        is_varied: true,
+        measure: service_500s,
     },
 ];
 
@@ -264,6 +298,86 @@ fn consumers(history: &History) -> Vec<Figure> {
         many("attempted", lines("attempted"), 20_000, "records"),
         many("taken effect", calls, 15_000, "calls of consumers"),
     ]
+}
+
+/// The oracle checks that no task is lost, and that each dead one has had its attempts.
+fn service_500s(history: &History) -> Vec<Figure> {
+    let outage = span(history, Kind::Service(ServiceFault::Fails));
+    let meanwhile = |at: i64| (outage.begin + SETTLED_MS..outage.end).contains(&at);
+    let requests = history.delivered.iter().filter(|one| one.topic == SERVED && meanwhile(one.at));
+    let tasks: HashMap<Uuid, &Submit> = history
+        .submits
+        .iter()
+        .filter(|submit| submit.topic == SERVED)
+        .filter_map(|submit| Some((submit.accepted()?, submit)))
+        .collect();
+    let ended = |state: &str| -> Vec<(&Submit, i64)> {
+        let lines = history.lines.iter().filter(|line| line.state == state);
+        lines.filter_map(|line| Some((*tasks.get(&line.id)?, line.claimed_at?))).collect()
+    };
+    let is_patient = |submit: &Submit| {
+        let attempts_max = submit.tracked.map_or(0, |tracked| tracked.attempts_max);
+        attempts_max > 100 && submit.answered_at < outage.end - 60_000
+    };
+    let outlived: Vec<i64> = ended("finished")
+        .into_iter()
+        .filter(|(submit, at)| is_patient(submit) && *at >= outage.end)
+        .map(|(_, at)| at - outage.end)
+        .collect();
+    let size = |count: usize| i64::try_from(count).unwrap();
+    vec![
+        at_least("answered 500", size(requests.count()), 200, "requests"),
+        at_most(
+            "finished meanwhile",
+            size(ended("finished").iter().filter(|(_, at)| meanwhile(*at)).count()),
+            0,
+            "of its tasks",
+        ),
+        at_least("dead meanwhile", size(ended("dead").len()), 100, "of its tasks"),
+        at_most(
+            "dead although they have 1,000 attempts",
+            size(ended("dead").iter().filter(|(submit, _)| is_patient(submit)).count()),
+            0,
+            "tasks",
+        ),
+        at_least("outlived it, and finished", size(outlived.len()), 100, "tasks"),
+        at_most(
+            "the last of them was finished after its end by",
+            outlived.into_iter().max().unwrap_or(i64::MAX),
+            120_000,
+            "ms",
+        ),
+        figure(
+            "the other service: half of its requests came within, before",
+            median_until_called(history, (outage.begin - 20_000, outage.begin)),
+            Limit::None,
+            "ms",
+        ),
+        at_most(
+            "and meanwhile",
+            median_until_called(history, (outage.begin, outage.end)),
+            500,
+            "ms",
+        ),
+    ]
+}
+
+/// Returns the median time from the append of a record to the request to the service that nothing
+/// is done to.
+fn median_until_called(history: &History, (from, to): (i64, i64)) -> i64 {
+    let called: HashMap<(Uuid, u16), i64> = history
+        .delivered
+        .iter()
+        .rev()
+        .filter(|one| one.topic == PROMPT)
+        .map(|one| ((one.id, one.attempt), one.at))
+        .collect();
+    let records = history.records.iter().filter(|record| (from..to).contains(&record.at));
+    let mut waits: Vec<i64> = records
+        .filter_map(|record| Some(called.get(&(record.id, record.attempt?))? - record.at))
+        .collect();
+    waits.sort_unstable();
+    waits.get(waits.len() / 2).copied().unwrap_or(i64::MAX)
 }
 
 fn span(history: &History, kind: Kind) -> &Span {
