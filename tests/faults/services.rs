@@ -32,6 +32,7 @@ use super::field::Field;
 use super::history::{Call, CallKind, CallVerdict, LIMITED, PROMPT, SERVED};
 use super::plan::ServiceFault;
 use super::traffic::Ledger;
+use crate::support::wait::look_for;
 use crate::support::{eventually_some, now_ms, wait};
 
 /// The topics whose tasks the services get: those of the service that is broken come first.
@@ -46,6 +47,8 @@ const KEY: &[u8] = b"key one key one key one key";
 /// An outgoing connection may take the port of a service that is down, for a moment.
 const PORT_DEADLINE: Duration = Duration::from_secs(60);
 const BACKLOG: u32 = 1024;
+/// How long an operation goes on without a request. Kafka may be down.
+const MEET_DEADLINE: Duration = Duration::from_secs(10);
 /// The most bytes of a request that a stuck service reads. Records are smaller.
 const REQUEST_MAX: usize = 64 << 10;
 
@@ -153,11 +156,12 @@ impl Services {
     }
 }
 
-/// Carries out an operation on the service.
+/// Carries out an operation on the service. It goes on for a while if no request has come.
 pub async fn break_service(field: &Field, fault: ServiceFault, lasts: i64) {
     let services = field.services.as_ref().expect("the cluster calls services");
     let (host, service) = (&services.broken, services.service());
-    let until_undone = async || wait::until(now_ms() + lasts).await;
+    let begin = now_ms();
+    let until_undone = async || wait::until(begin + lasts).await;
     match fault {
         ServiceFault::Down => {
             host.stop().await;
@@ -167,12 +171,14 @@ pub async fn break_service(field: &Field, fault: ServiceFault, lasts: i64) {
         ServiceFault::Fails => {
             service.fails.store(true, Ordering::Relaxed);
             until_undone().await;
+            service.meet(begin).await;
             service.fails.store(false, Ordering::Relaxed);
         }
         ServiceFault::Stuck => {
             host.stop().await;
             host.start(service, Manner::Stuck);
             until_undone().await;
+            service.meet(begin).await;
             host.stop().await;
             host.start(service, Manner::Answers);
         }
@@ -246,6 +252,20 @@ fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
 }
 
 impl Service {
+    /// Waits until the service that is broken has got a request since a moment.
+    async fn meet(&self, since: i64) {
+        let met = look_for(MEET_DEADLINE, async || {
+            let all = self.ledger.delivered.lock().unwrap();
+            let is_met = |one: &Delivered| {
+                one.at >= since && one.route == Route::Callback && one.topic != PROMPT
+            };
+            all.iter().any(is_met).then_some(())
+        });
+        if met.await.is_none() {
+            eprintln!("no request has met the service that is broken");
+        }
+    }
+
     /// Returns the task of a request, and notes that it was delivered. Without one, the history
     /// says what is wrong with the request.
     fn take(&self, headers: &HeaderMap, body: &[u8]) -> Option<Asked> {
