@@ -112,8 +112,8 @@ broker_properties() { # SERVICE DATA-FOLDER
 process.roles=broker,controller
 node.id=$(broker_number "$1")
 controller.quorum.voters=$(kafka_voters)
-listeners=PLAINTEXT://$(address_of "$1"),CONTROLLER://127.0.0.1:$(port_of "$1" 1)$(kafka_ways kafka_listener_of)$(tls_kafka_listeners)
-advertised.listeners=PLAINTEXT://$(address_of "$1")$(kafka_ways kafka_way_of)$(tls_kafka_listeners)
+listeners=PLAINTEXT://$(address_of "$1"),CONTROLLER://127.0.0.1:$(port_of "$1" 1)$(kafka_ways "$1" way_end)$(tls_kafka_listeners)
+advertised.listeners=PLAINTEXT://$(address_of "$1")$(kafka_ways "$1" way_port)$(tls_kafka_listeners)
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT$(kafka_way_protocols)$(tls_kafka_protocols)
 log.dirs=$2

@@ -18,9 +18,9 @@ default_ports() {
     shop) echo 15438 ;;
     etcd) echo 12379 12380 ;;
     kafka) if is_breakable || is_tls; then echo 19092 19093 19094 19095 19096; else echo 19092 19093; fi ;;
-    kafka2) echo 19192 19193 ;;
-    kafka3) echo 19292 19293 ;;
-    toxiproxy) echo 18470 18471 18472 18473 18474 18475 18476 18477 18478 18479 18480 18481 18482 ;;
+    kafka2) if is_breakable; then seq -s ' ' 19192 19196; else echo 19192 19193; fi ;;
+    kafka3) if is_breakable; then seq -s ' ' 19292 19296; else echo 19292 19293; fi ;;
+    toxiproxy) if is_replicated; then seq -s ' ' 18470 18491; else seq -s ' ' 18470 18482; fi ;;
   esac
 }
 

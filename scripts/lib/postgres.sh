@@ -166,6 +166,7 @@ log_line_prefix = '%m [%p] %a '
 # pglz costs more CPU than the rest of a small insert. Not every build has lz4.
 wal_compression = $(postgres_takes wal_compression lz4 || echo off)
 default_toast_compression = $(postgres_takes default_toast_compression lz4 || echo pglz)
+$(standby_settings)
 $(tls_postgres_settings)
 END
 }
@@ -209,6 +210,6 @@ url_encode() {
 # For both libpq and sqlx. The socket is the default, because sqlx never sets TCP_NODELAY.
 postgres_socket_url() {
   printf 'postgres:///punctual?host=%s&port=%s&user=punctual' \
-    "$(url_encode "$(postgres_socket_folder)")" "$(port_of postgres)"
+    "$(url_encode "$(postgres_socket_folder)")" "$(if is_replicated; then say "$PRIMARY_SOCKET"; else port_of postgres; fi)"
 }
 postgres_tcp_url() { printf 'postgres://punctual:punctual@%s/punctual' "$(address_of postgres)"; }
