@@ -12,7 +12,7 @@ RELEASE_BUILD := cargo build --release --locked --bin punctual --example demo
 
 # The arguments of `make faults`, as flags of the program.
 FAULTS := $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(REPLAY),--replay $(REPLAY)) \
-  $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(AUTH),--auth) $(if $(DOORS),--doors) $(if $(FORMER),--former $(abspath $(FORMER))) $(if $(RATE),--rate $(RATE)) $(if $(JSON),--json $(JSON))
+  $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(AUTH),--auth) $(if $(DOORS),--doors) $(if $(REPLICATED),--replicated) $(if $(FORMER),--former $(abspath $(FORMER))) $(if $(RATE),--rate $(RATE)) $(if $(JSON),--json $(JSON))
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -55,6 +55,10 @@ mod plan;
 mod plan_text;
 #[path = "oracle/plans.rs"]
 mod plans;
+#[path = "faults/replicated_plan.rs"]
+mod replicated_plan;
+#[path = "oracle/replicated_servers.rs"]
+mod replicated_servers;
 #[path = "oracle/runs.rs"]
 mod runs;
 #[path = "faults/schedule_history.rs"]

@@ -36,6 +36,11 @@ pub struct Args {
     /// plan with operations on them has it anyway. Not together with `--auth`.
     #[arg(long)]
     pub doors: bool,
+    /// Postgres has a synchronous standby, and Kafka three brokers: failovers, lost brokers and
+    /// rolling restarts in the rounds of seeds. A plan with such operations has them anyway. Not
+    /// together with `--scenario`.
+    #[arg(long)]
+    pub replicated: bool,
     /// The program of an earlier build, by its whole path, for one of the three nodes: a rolling
     /// upgrade that does not end. The schema is that of this build. Not together with `--scenario`.
     #[arg(long, value_name = "PROGRAM")]
@@ -71,6 +76,9 @@ impl Args {
                 return Err("--former is for rounds, not for scenarios".to_owned());
             }
         }
+        if self.replicated && !self.scenario.is_empty() {
+            return Err("--replicated is for rounds, not for scenarios".to_owned());
+        }
         let mut orders = Vec::new();
         for path in &self.replay {
             for file in files(path)? {
@@ -81,14 +89,14 @@ impl Args {
                 orders.push(Order { name, plan, is_deck: false });
             }
         }
-        let order = |seed, seconds| order(seed, seconds, (self.auth, self.doors));
         let seeds = self.seed.iter().map(|seed| seed_of(seed)).collect::<Result<Vec<_>, _>>()?;
         match seeds.as_slice() {
             [] if !self.replay.is_empty() || !self.scenario.is_empty() => {}
             [] => orders.extend(self.rounds(rand::random_range(1..1_000_000))),
             [seed] => orders.extend(self.rounds(*seed)),
-            seeds => orders.extend(seeds.iter().map(|seed| order(*seed, self.seconds))),
+            seeds => orders.extend(seeds.iter().map(|seed| self.order(*seed, self.seconds))),
         }
+        self.check_stack(&orders)?;
         match orders.iter().find(|order| order.plan.has_access() && order.plan.has_doors()) {
             Some(order) => Err(format!(
                 "{}: tokens (--auth) and doors (--doors) in one round are not supported: the auth \
@@ -99,23 +107,46 @@ impl Args {
         }
     }
 
+    /// Returns true when the servers have replicas.
+    pub fn is_replicated(&self, orders: &[Order]) -> bool {
+        self.replicated || orders.iter().any(|order| order.plan.is_replicated())
+    }
+
+    /// Checks that one stack can have the operations of all rounds.
+    fn check_stack(&self, orders: &[Order]) -> Result<(), String> {
+        if !self.is_replicated(orders) {
+            return Ok(());
+        }
+        let unfit =
+            |order: &Order| Some((order.name.clone(), order.plan.kind_of_single_servers()?));
+        match orders.iter().find_map(unfit) {
+            Some((name, kind)) => Err(format!(
+                "{name}: {} needs a stack without replicas (--replicated)",
+                kind.name()
+            )),
+            None => Ok(()),
+        }
+    }
+
     fn rounds(&self, first: u64) -> Vec<Order> {
         let count = self.seconds.div_ceil(ROUND_MAX_SECONDS).max(1);
-        let has = (self.auth, self.doors);
-        (0..count).map(|index| order(first + index, self.seconds / count, has)).collect()
+        (0..count).map(|index| self.order(first + index, self.seconds / count)).collect()
     }
-}
 
-fn order(seed: u64, seconds: u64, (has_access, has_doors): (bool, bool)) -> Order {
-    let mut plan = Plan::new(seed, seconds);
-    plan.break_consumers();
-    if has_access {
-        super::access::add_to(&mut plan);
+    fn order(&self, seed: u64, seconds: u64) -> Order {
+        let mut plan = match self.replicated {
+            true => Plan::replicated(seed, seconds),
+            false => Plan::new(seed, seconds),
+        };
+        plan.break_consumers();
+        if self.auth {
+            super::access::add_to(&mut plan);
+        }
+        if self.doors {
+            plan.break_doors();
+        }
+        Order { name: format!("seed-{seed}"), plan, is_deck: true }
     }
-    if has_doors {
-        plan.break_doors();
-    }
-    Order { name: format!("seed-{seed}"), plan, is_deck: true }
 }
 
 fn seed_of(text: &str) -> Result<u64, String> {

@@ -160,20 +160,20 @@ impl Case<'_> {
     fn is_disturbed(&self, from: i64, to: i64) -> bool {
         let is_near = |span: &&Span| span.begin <= to && span.end + EFFECT_MS >= from;
         let touches = |span: &Span| {
-            matches!(
-                span.operation.kind,
-                Kind::KillNode
-                    | Kind::KillAtStore
-                    | Kind::FreezeNode
-                    | Kind::ClockStep
-                    | Kind::KafkaStop
-                    | Kind::KafkaKill
-                    | Kind::Cut(Server::Kafka)
-                    | Kind::Delay(Server::Kafka)
-                    | Kind::HalfOpen(Server::Kafka)
-                    | Kind::Quota
-                    | Kind::Stall(_)
-            )
+            let kind = span.operation.kind;
+            kind.takes_brokers_away()
+                || matches!(
+                    kind,
+                    Kind::KillNode
+                        | Kind::KillAtStore
+                        | Kind::FreezeNode
+                        | Kind::ClockStep
+                        | Kind::Cut(Server::Kafka)
+                        | Kind::Delay(Server::Kafka)
+                        | Kind::HalfOpen(Server::Kafka)
+                        | Kind::Quota
+                        | Kind::Stall(_)
+                )
         };
         self.history.spans.iter().filter(is_near).any(touches)
     }

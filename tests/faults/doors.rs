@@ -101,7 +101,7 @@ impl Doors {
 
     /// Returns the arguments of a node.
     pub fn arguments(&self, ways: &Ways, node: u8) -> Vec<String> {
-        let outbox = self.shop.url_of(ways.address(Server::Shop, node), node);
+        let outbox = self.shop.url_of(&ways.address(Server::Shop, node), node);
         ["--outbox", &format!("shop={outbox}"), "--intake-topic", &self.intake]
             .map(str::to_owned)
             .to_vec()

@@ -142,7 +142,9 @@ impl Field {
         let ways = Ways::new(&extras.toxiproxy).await;
         ways.mend_all().await;
         let cluster = Cluster::unmigrated(&own.stack, &setup.name, setup.wishes).await;
-        put_on_small_disk(&own, &cluster.database.name, &extras.disk).await;
+        if !own.is_replicated() {
+            put_on_small_disk(&own, &cluster.database.name, &extras.disk).await;
+        }
         cluster.migrate().await;
         let clock_file = folder.join("clock");
         let postgres_clock = Arc::new(ClockFile::open(&extras.clock));
@@ -190,7 +192,7 @@ impl Field {
 
     fn settings(&self, number: u8, setup: &Setup, more: &[String]) -> Settings {
         let url = self.ways.database_url(number, &self.cluster.database.name);
-        let kafka = self.ways.address(Server::Kafka, number).to_owned();
+        let kafka = self.ways.address(Server::Kafka, number);
         let etcd = format!("http://{}", self.ways.address(Server::Etcd, number));
         let own = [
             "--database-url",
@@ -244,7 +246,10 @@ impl Field {
     // --- topics and their readers ---
 
     async fn make_topics(&self, has_doors: bool) {
-        self.own.know_second_broker().await;
+        let has_one_broker = !self.own.is_replicated();
+        if has_one_broker {
+            self.own.know_second_broker().await;
+        }
         for (index, suffix) in [
             (STEADY, "steady"),
             (UNAVAILABLE, "unavailable"),
@@ -262,7 +267,7 @@ impl Field {
                 break;
             }
             let name = match index {
-                UNAVAILABLE => self.cluster.topic_with_replica_away(suffix).await,
+                UNAVAILABLE if has_one_broker => self.cluster.topic_with_replica_away(suffix).await,
                 _ => self.cluster.topic(suffix).await,
             };
             self.topics.lock().unwrap().push(Topic { name, ..Topic::default() });

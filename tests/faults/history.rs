@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::clock::PostgresClock;
 use super::deliveries::Delivered;
 use super::door_history::Doors;
-use super::plan::{Kind, Operation};
+use super::plan::Operation;
 use super::schedule_history::{Command, MadeRun, RunHeaders};
 
 /// The topics of a run by their indexes: one topic that no operation touches, one for each
@@ -349,9 +349,7 @@ impl Topic {
     /// Returns true when the topic was deleted so soon after `at` that the consumer may not have
     /// read the record. Time during which Kafka was down does not count.
     pub fn may_be_unread(&self, at: i64, spans: &[Span]) -> bool {
-        let stops = spans
-            .iter()
-            .filter(|span| matches!(span.operation.kind, Kind::KafkaStop | Kind::KafkaKill));
+        let stops = spans.iter().filter(|span| span.operation.kind.takes_brokers_away());
         let away = |until: i64| -> i64 {
             stops.clone().map(|span| (span.end.min(until) - span.begin.max(at)).max(0)).sum()
         };

@@ -56,7 +56,8 @@ pub fn not_held_back(spans: &[Span], wait: (i64, i64)) -> i64 {
     let reasons = spans.iter().filter_map(|span| {
         let aftermath = match span.operation.kind {
             Kind::Quota => QUOTA_AFTERMATH_MS,
-            Kind::KafkaStop | Kind::KafkaKill | Kind::FreezeNode => RECOVERY_MS,
+            kind if kind.takes_brokers_away() => RECOVERY_MS,
+            Kind::FreezeNode => RECOVERY_MS,
             Kind::TopicUnavailable | Kind::TopicDeleted | Kind::TopicLimit => RECOVERY_MS,
             Kind::Cut(Server::Kafka) | Kind::Delay(Server::Kafka) => RECOVERY_MS,
             Kind::HalfOpen(Server::Kafka) | Kind::Stall(Server::Kafka) => RECOVERY_MS,

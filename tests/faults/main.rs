@@ -48,6 +48,8 @@ mod perform;
 mod plan;
 mod plan_text;
 mod quota;
+mod replicated;
+mod replicated_plan;
 mod report;
 mod round;
 mod scenarios;
@@ -96,7 +98,11 @@ async fn run(args: &Args, orders: Vec<Order>) -> bool {
     if let Some(former) = &args.former {
         println!("one node is {}", former.display());
     }
-    let own = Arc::new(OwnStack::start_breakable("faults").await);
+    let own = match args.is_replicated(&orders) {
+        true => OwnStack::start_replicated("faults").await,
+        false => OwnStack::start_breakable("faults").await,
+    };
+    let own = Arc::new(own);
     println!("a stack of its own is up");
     let mut summaries: Vec<Value> = Vec::new();
     let mut broken: Vec<String> = Vec::new();
@@ -168,7 +174,8 @@ async fn judged(
             round.folder.display()
         );
         println!(
-            "to replay it, put this into a file and say `make faults REPLAY=file`{}:\n{}",
+            "to replay it, put this into a file and say `make faults REPLAY=file`{}{}:\n{}",
+            if own.is_replicated() { " with REPLICATED=1" } else { "" },
             if setup.former.is_some() { " with the same FORMER" } else { "" },
             round.plan
         );

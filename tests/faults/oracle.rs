@@ -546,7 +546,7 @@ impl<'a> Case<'a> {
                 format!("{} had no effect: hardly a record was held back", Kind::Quota.name()),
             );
         }
-        for kind in Kind::all().filter(|_| is_whole) {
+        for kind in Kind::all_of_run(&self.history.spans).into_iter().filter(|_| is_whole) {
             match self.found.stakes.get(&kind) {
                 None => self.add(Rule::Uncovered, None, format!("{} was not done", kind.name())),
                 Some((_, 0)) => self.add(

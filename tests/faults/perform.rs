@@ -15,6 +15,7 @@ use super::field::{Field, insist};
 use super::history::{DELETED, LIMITED, PAUSED, Span, UNAVAILABLE};
 use super::plan::{Kind, Operation, Plan, Resource};
 use super::quota;
+use super::replicated::{self, standby_follows};
 use super::services;
 use crate::support::{eventually_some, now_ms, wait};
 
@@ -92,8 +93,8 @@ async fn carry_out(field: &Field, operation: &Operation) {
             until_undone().await;
             slot().thaw().await;
         }
-        Kind::PostgresStop => restart(field, "postgres", Stop::InGoodOrder, lasts).await,
-        Kind::PostgresImmediate => restart(field, "postgres", Stop::AtOnce, lasts).await,
+        Kind::PostgresStop => restart_postgres(field, Stop::InGoodOrder, lasts).await,
+        Kind::PostgresImmediate => restart_postgres(field, Stop::AtOnce, lasts).await,
         Kind::PostgresCrash => crash_postgres(field).await,
         Kind::DiskFull => {
             field.own.disk("full").await;
@@ -151,6 +152,7 @@ async fn carry_out(field: &Field, operation: &Operation) {
         }
         Kind::Service(fault) => services::break_service(field, fault, lasts).await,
         Kind::KillCallers => services::kill_callers(field, lasts).await,
+        Kind::Replicated(kind) => replicated::carry_out(field, kind, operation).await,
         Kind::Stall(_) => panic!("a plan holds a stall, which nobody can cause"),
     }
 }
@@ -218,6 +220,11 @@ async fn restart(field: &Field, service: &str, stop: Stop, lasts: i64) {
     field.own.start_again(service).await;
 }
 
+async fn restart_postgres(field: &Field, stop: Stop, lasts: i64) {
+    restart(field, &field.own.primary(), stop, lasts).await;
+    standby_follows(field).await;
+}
+
 /// Kills the backend of a claim loop, as the kernel would when memory runs out. Postgres then ends
 /// all other backends and recovers.
 async fn crash_postgres(field: &Field) {
@@ -248,6 +255,7 @@ async fn crash_postgres(field: &Field) {
         alive.fetch_one(&field.cluster.sql).await.ok().filter(|count| *count == 0)
     })
     .await;
+    standby_follows(field).await;
 }
 
 async fn alter(field: &Field, topic: usize, setting: (&str, &str)) {

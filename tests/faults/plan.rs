@@ -7,12 +7,14 @@
 //! 3050 delay-kafka node=1 for=2500 by=300
 //! ```
 //! Times are in milliseconds from the start of the traffic. The unit of `by` depends on the
-//! operation: milliseconds of delay or of a node's clock, bytes per second of a quota, or parts per
-//! million of Postgres's clock.
+//! operation: milliseconds of delay or of a node's clock, bytes per second of a quota, parts per
+//! million of Postgres's clock, or the number of a broker.
 
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use rand::{Rng as _, SeedableRng as _};
+
+use super::replicated_plan::Replicated;
 
 /// The nodes of a cluster. A breakable stack has proxies for this many.
 pub const NODES: u8 = 3;
@@ -116,11 +118,13 @@ pub enum Kind {
     Service(ServiceFault),
     /// All callers of `pop` are gone in the middle of their calls, and come back after the span.
     KillCallers,
+    /// An operation on servers that have replicas.
+    Replicated(Replicated),
     /// Postgres or Kafka took long to answer the runner itself. No plan has it: it is observed.
     Stall(Server),
 }
 
-const NAMES: [(Kind, &str); 42] = [
+const NAMES: [(Kind, &str); 45] = [
     (Kind::KillNode, "kill-node"),
     (Kind::FreezeNode, "freeze-node"),
     (Kind::PostgresStop, "postgres-stop"),
@@ -161,6 +165,9 @@ const NAMES: [(Kind, &str); 42] = [
     (Kind::Service(ServiceFault::Fails), "service-500s"),
     (Kind::Service(ServiceFault::Stuck), "service-stuck"),
     (Kind::KillCallers, "kill-callers"),
+    (Kind::Replicated(Replicated::PostgresFailover), "postgres-failover"),
+    (Kind::Replicated(Replicated::BrokerLost), "broker-lost"),
+    (Kind::Replicated(Replicated::BrokersRestarted), "brokers-restarted"),
     (Kind::Stall(Server::Postgres), "stall-postgres"),
     (Kind::Stall(Server::Kafka), "stall-kafka"),
 ];
@@ -192,7 +199,8 @@ pub struct Operation {
     /// The time from the start of the operation to its undo.
     pub lasts: u64,
     /// Milliseconds of delay of answers, or of a step of a node's clock. Or parts per million by
-    /// which Postgres's clock runs fast. Or bytes per second that a client may send to Kafka.
+    /// which Postgres's clock runs fast. Or bytes per second that a client may send to Kafka. Or
+    /// the number of a broker.
     pub by: i64,
     /// The forward steps of Postgres's clock in milliseconds, one after another, then zeros.
     pub steps: [u16; STEPS_MAX],
@@ -209,12 +217,13 @@ pub struct Plan {
 
 impl Kind {
     /// Returns the kinds that are drawn for the two lanes of a plan. The others have lanes of their
-    /// own.
+    /// own, or only rounds with authentication or with replicas have them.
     pub fn all() -> impl Iterator<Item = Self> {
         let kinds = NAMES.iter().map(|(kind, _)| *kind);
-        kinds.filter(|kind| {
+        let is_special = |kind: &Self| matches!(kind, Self::AuthRewritten | Self::Replicated(_));
+        kinds.filter(move |kind| {
             let has_lane = kind.is_of_doors() || kind.is_of_consumers();
-            *kind != Self::AuthRewritten && !has_lane && !kind.is_observed()
+            !is_special(kind) && !has_lane && !kind.is_observed()
         })
     }
 
@@ -274,6 +283,7 @@ impl Kind {
             Self::Cut(server) | Self::Delay(server) | Self::HalfOpen(server) => {
                 !matches!(server, Server::Etcd | Server::Shop)
             }
+            Self::Replicated(_) => true,
             // A heartbeat that is late makes a node seem dead, too.
             Self::KillAtStore | Self::Stall(_) => true,
             // No record leaves by a door.
@@ -293,7 +303,7 @@ impl Kind {
     /// started is slow. So are records that are sent alone because a record in the same request was
     /// over the topic's limit.
     pub const fn is_slow_afterwards(self) -> bool {
-        matches!(self, Self::KafkaStop | Self::KafkaKill | Self::TopicLimit)
+        self.takes_brokers_away() || matches!(self, Self::TopicLimit)
     }
 
     pub const fn has_node(self) -> bool {
@@ -340,6 +350,7 @@ impl Kind {
             Self::KillAtStore => (300, 2000, 2500),
             Self::Service(_) => (2000, 5000, 300),
             Self::KillCallers => (200, 2000, 300),
+            Self::Replicated(kind) => kind.span(),
             Self::Stall(_) => (0, 0, 0),
         }
     }
@@ -367,6 +378,7 @@ impl Operation {
             Kind::Quota => Resource::Quota,
             Kind::AuthRewritten => Resource::AuthFile,
             Kind::ShopStop | Kind::ShopFreeze => Resource::Server(Server::Shop),
+            Kind::Replicated(kind) => Resource::Server(kind.server()),
             Kind::Stall(server) => Resource::Server(server),
             Kind::IntakePartitions => Resource::Intake,
             Kind::KillAtStore => Resource::Drainer,
@@ -387,7 +399,8 @@ impl Operation {
 
     /// Returns true when the cluster may publish no records while it lasts.
     pub fn is_outage(&self) -> bool {
-        matches!(self.resource(), Resource::Server(Server::Kafka | Server::Postgres))
+        let is_partial = matches!(self.kind, Kind::Replicated(kind) if kind.is_partial());
+        !is_partial && matches!(self.resource(), Resource::Server(Server::Kafka | Server::Postgres))
     }
 
     /// Returns true when the operation is not yet undone at that time.
@@ -415,6 +428,7 @@ impl Operation {
                 chance.random_range(100..=500) * if chance.random() { 1 } else { -1 }
             }
             Kind::Quota => chance.random_range(QUOTA_BYTES),
+            Kind::Replicated(kind) => kind.by(chance),
             _ => 0,
         };
         let steps = if kind == Kind::PostgresClock { random_steps(chance) } else { [0; STEPS_MAX] };
@@ -427,6 +441,11 @@ impl Plan {
     /// them while there is time. At most two lanes of operations run at a time, and no two use the
     /// same resource.
     pub fn new(seed: u64, seconds: u64) -> Self {
+        Self::of_kinds(seed, seconds, &Kind::all().collect::<Vec<_>>())
+    }
+
+    /// As [`Self::new`], with operations of these kinds.
+    pub fn of_kinds(seed: u64, seconds: u64, kinds: &[Kind]) -> Self {
         let mut chance = StdRng::seed_from_u64(seed);
         let is_roomy = seconds >= ROOMY_FROM_SECONDS;
         // A short run has no time for a second lap, because it could not finish it.
@@ -435,7 +454,7 @@ impl Plan {
         let mut lanes = [(1000_u64, None::<Operation>), (1500, None)];
         let mut lap = 0;
         loop {
-            let mut deck: Vec<Kind> = Kind::all().collect();
+            let mut deck = kinds.to_vec();
             deck.shuffle(&mut chance);
             // Every second lap has only one lane, so a duplicate in it has one possible cause.
             let lane_count = if is_roomy && lap % 2 == 1 { 1 } else { lanes.len() };

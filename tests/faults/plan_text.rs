@@ -85,12 +85,13 @@ impl FromStr for Operation {
         let is_right = match kind {
             Kind::PostgresClock => steps[0] > 0 || by != 0,
             Kind::Quota => by > 0 && steps[0] == 0,
+            Kind::Replicated(kind) => kind.takes(by) && steps[0] == 0,
             _ => steps[0] == 0,
         };
         if !is_right {
             return Err(format!(
-                "a quota has bytes a second (by=), Postgres's clock steps=, nothing else has: \
-                 {line}"
+                "a quota has bytes a second (by=), Postgres's clock steps=, a lost broker its \
+                 number (by=), nothing else has: {line}"
             ));
         }
         Ok(Self { at, kind, node, lasts, by, steps })

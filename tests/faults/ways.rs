@@ -21,14 +21,14 @@ pub struct Ways {
     listens: Vec<(String, String)>,
 }
 
-fn name_of(server: Server, node: u8) -> String {
-    let server = match server {
-        Server::Postgres => "postgres",
-        Server::Etcd => "etcd",
-        Server::Kafka => "kafka",
-        Server::Shop => "shop",
-    };
-    format!("{server}-{node}")
+/// Returns the services of a server. A stack without replicas has the first of each.
+const fn services_of(server: Server) -> &'static [&'static str] {
+    match server {
+        Server::Postgres => &["postgres", "standby"],
+        Server::Etcd => &["etcd"],
+        Server::Kafka => &["kafka", "kafka2", "kafka3"],
+        Server::Shop => &["shop"],
+    }
 }
 
 impl Ways {
@@ -43,34 +43,37 @@ impl Ways {
         ways
     }
 
-    /// Returns the address at which a node reaches a server.
-    pub fn address(&self, server: Server, node: u8) -> &str {
-        let name = name_of(server, node);
-        &self
-            .listens
-            .iter()
-            .find(|(known, _)| *known == name)
-            .unwrap_or_else(|| panic!("toxiproxy has no {name}"))
-            .1
+    /// Returns the names and the addresses of a node's proxies to a server: one, or one for each of
+    /// its replicas.
+    fn of(&self, server: Server, node: u8) -> impl Iterator<Item = &(String, String)> {
+        let names: Vec<String> =
+            services_of(server).iter().map(|service| format!("{service}-{node}")).collect();
+        self.listens.iter().filter(move |(known, _)| names.contains(known))
+    }
+
+    /// Returns the address at which a node reaches a server. There are commas between those of
+    /// several replicas.
+    pub fn address(&self, server: Server, node: u8) -> String {
+        let addresses: Vec<&str> =
+            self.of(server, node).map(|(_, address)| address.as_str()).collect();
+        assert!(!addresses.is_empty(), "toxiproxy has no way from node {node} to {server:?}");
+        addresses.join(",")
     }
 
     /// Breaks all connections and refuses new ones.
     pub async fn cut(&self, server: Server, node: u8) {
-        self.call(
-            Method::POST,
-            &format!("/proxies/{}", name_of(server, node)),
-            Some(json!({ "enabled": false })),
-        )
-        .await;
+        self.enable(server, node, false).await;
     }
 
     pub async fn mend(&self, server: Server, node: u8) {
-        self.call(
-            Method::POST,
-            &format!("/proxies/{}", name_of(server, node)),
-            Some(json!({ "enabled": true })),
-        )
-        .await;
+        self.enable(server, node, true).await;
+    }
+
+    async fn enable(&self, server: Server, node: u8, is_enabled: bool) {
+        for (name, _) in self.of(server, node) {
+            let body = json!({ "enabled": is_enabled });
+            self.call(Method::POST, &format!("/proxies/{name}"), Some(body)).await;
+        }
     }
 
     /// Delays the server's answers by `millis` from now on.
@@ -91,8 +94,9 @@ impl Ways {
             "stream": "downstream",
             "attributes": attributes,
         });
-        self.call(Method::POST, &format!("/proxies/{}/toxics", name_of(server, node)), Some(toxic))
-            .await;
+        for (name, _) in self.of(server, node) {
+            self.call(Method::POST, &format!("/proxies/{name}/toxics"), Some(toxic.clone())).await;
+        }
     }
 
     /// Undoes [`Self::delay`] or [`Self::silence`]. First breaks the affected connections:
@@ -103,12 +107,9 @@ impl Ways {
         // toxiproxy does not report when it has forgotten a connection. It has done so when all
         // delayed data has come out.
         wait::until(now_ms() + HELD_BACK_MAX_MS).await;
-        self.call(
-            Method::DELETE,
-            &format!("/proxies/{}/toxics/fault", name_of(server, node)),
-            None,
-        )
-        .await;
+        for (name, _) in self.of(server, node) {
+            self.call(Method::DELETE, &format!("/proxies/{name}/toxics/fault"), None).await;
+        }
         self.mend(server, node).await;
     }
 
@@ -119,7 +120,8 @@ impl Ways {
 
     pub fn database_url(&self, node: u8, database: &str) -> String {
         assert!((1..=NODES).contains(&node), "there are {NODES} nodes");
-        format!("postgres://punctual:punctual@{}/{database}", self.address(Server::Postgres, node))
+        let hosts = self.address(Server::Postgres, node);
+        format!("postgres://punctual:punctual@{hosts}/{database}")
     }
 
     async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Value {

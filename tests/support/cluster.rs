@@ -239,29 +239,23 @@ impl Cluster {
         topic
     }
 
-    /// Creates a topic for the test on three brokers: three replicas, of which two must be in sync.
-    pub async fn replicated_topic(&self, suffix: &str) -> String {
-        let topic = format!("{}.{suffix}", self.name);
-        self.create(&topic, TopicReplication::Fixed(3), &[("min.insync.replicas", "2")]).await;
-        self.topics.lock().push(topic.clone());
-        topic
-    }
-
-    /// Waits until each partition of a topic has this many replicas in sync.
-    pub async fn wait_in_sync(&self, topic: &str, count: usize) {
-        eventually(&format!("{topic} has {count} replicas in sync"), SERVER_DEADLINE, async || {
-            let metadata = self.admin.inner().fetch_metadata(Some(topic), Duration::from_secs(5));
+    /// Waits until all replicas of all topics are in sync.
+    pub async fn wait_in_sync(&self) {
+        eventually("all replicas are in sync", SERVER_DEADLINE, async || {
+            let metadata = self.admin.inner().fetch_metadata(None, Duration::from_secs(5));
             metadata.is_ok_and(|metadata| {
-                let partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
-                partitions.map(|partition| partition.isr().len()).all(|found| found == count)
+                let mut partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
+                partitions.all(|partition| partition.isr().len() == partition.replicas().len())
             })
         })
         .await;
     }
 
-    /// Creates a topic by its full name. Waits for a topic of the same name to be deleted.
+    /// Creates a topic by its full name, with a replica on each broker. Waits for a topic of the
+    /// same name to be deleted.
     pub async fn create_topic(&self, topic: &str, settings: &[(&str, &str)]) {
-        self.create(topic, TopicReplication::Fixed(1), settings).await;
+        let brokers = i32::try_from(self.stack.kafka.split(',').count()).unwrap();
+        self.create(topic, TopicReplication::Fixed(brokers), settings).await;
     }
 
     async fn create(

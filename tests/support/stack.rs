@@ -75,6 +75,8 @@ pub struct Extras {
     pub clock: String,
     /// The URL of the database server of an application.
     pub shop: String,
+    /// There are three brokers, and a synchronous standby of Postgres.
+    pub is_replicated: bool,
 }
 
 impl OwnStack {
@@ -86,6 +88,12 @@ impl OwnStack {
     /// up.
     pub async fn start_breakable(name: &str) -> Self {
         Self::up(name, &["--breakable"]).await
+    }
+
+    /// Starts a breakable stack with three brokers and a synchronous standby of Postgres. Its
+    /// `database_url` leads to the primary, also after a failover.
+    pub async fn start_replicated(name: &str) -> Self {
+        Self::up(name, &["--replicated"]).await
     }
 
     /// Starts a stack whose servers have certificates.
@@ -121,6 +129,7 @@ impl OwnStack {
             disk: value("PUNCTUAL_TEST_DISK"),
             clock: value("PUNCTUAL_TEST_CLOCK"),
             shop: value("PUNCTUAL_TEST_SHOP"),
+            is_replicated: find("PUNCTUAL_TEST_STANDBY").is_some(),
         });
         let secure = find("PUNCTUAL_TEST_CA").map(|ca| Secure {
             ca,
@@ -135,13 +144,34 @@ impl OwnStack {
 
     /// Returns the folder of the servers' logs.
     pub fn logs(&self) -> PathBuf {
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".stack").join(&self.name).join("logs")
+        self.folder().join("logs")
+    }
+
+    fn folder(&self) -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".stack").join(&self.name)
+    }
+
+    pub fn is_replicated(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.is_replicated)
+    }
+
+    /// Returns the service that is the primary of Postgres: `postgres`, or after a failover
+    /// `standby`.
+    pub fn primary(&self) -> String {
+        let written = std::fs::read_to_string(self.folder().join("primary"));
+        written.map_or_else(|_none_yet| "postgres".to_owned(), |name| name.trim().to_owned())
+    }
+
+    /// Waits until the standby follows the primary synchronously. Makes a new standby in the place
+    /// of a former primary.
+    pub async fn follow_primary(&self) {
+        run(&["standby", "--name", &self.name]).await;
     }
 
     /// Starts a synchronous standby of Postgres. Returns the TCP addresses of the primary and of
     /// the standby.
     pub async fn start_standby(&self) -> [String; 2] {
-        run(&["standby", "--name", &self.name]).await;
+        self.follow_primary().await;
         let settings = run(&["env", "--name", &self.name]).await;
         let value = |key: &str| {
             let line = settings.lines().find_map(|line| line.split_once(key)).unwrap();
@@ -152,7 +182,7 @@ impl OwnStack {
         [primary, value("PUNCTUAL_TEST_STANDBY")]
     }
 
-    /// Kills all processes of Postgres at once with SIGKILL.
+    /// Kills all processes of Postgres's primary at once with SIGKILL.
     pub async fn lose_primary(&self) {
         run(&["lose-primary", "--name", &self.name]).await;
     }
