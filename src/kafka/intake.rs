@@ -27,7 +27,7 @@ use rdkafka::{Offset, Timestamp as RecordTime, TopicPartitionList};
 use thiserror::Error;
 use tokio::sync::Notify;
 
-use self::stalls::{DEADLINE, Places, StallWatch, TopicLook};
+use self::stalls::{DEADLINE, Places, StallWatch, TopicProbe};
 use super::context::tells_of_a_lost_leader;
 use super::{ClientError, KafkaSettings};
 use crate::clock;
@@ -227,14 +227,14 @@ impl IntakeReader {
 
     /// Returns the number of partitions, or `None` when there is no such topic. Finds out, too,
     /// whether the client still reads the partitions that it was given: see [`Self::is_outdated`].
-    pub async fn look(&mut self) -> Result<Option<i32>, IntakeError> {
+    pub async fn probe(&mut self) -> Result<Option<i32>, IntakeError> {
         let (topic, partitions) = (self.topic.clone(), self.queues.keys().copied().collect());
         let ask = move |consumer: &BaseConsumer<IntakeContext>| {
             let partitions: Vec<i32> = partitions;
-            TopicLook::ask(consumer, &topic, &partitions)
+            TopicProbe::ask(consumer, &topic, &partitions)
         };
-        let look = match self.ask(ask).await {
-            Ok(look) => look,
+        let probe = match self.ask(ask).await {
+            Ok(probe) => probe,
             Err(error) => {
                 self.watch.clear();
                 return Err(error);
@@ -242,11 +242,11 @@ impl IntakeReader {
         };
         let context = self.consumer.context();
         let now = clock::monotonic();
-        if let Some(stall) = self.watch.see(look.ends.as_ref(), &context.places.lock(), now) {
+        if let Some(stall) = self.watch.see(probe.ends.as_ref(), &context.places.lock(), now) {
             context.is_stuck.store(true, Ordering::Relaxed);
             tracing::warn!(topic = %self.topic, %stall, "replacing the reader of an intake topic");
         }
-        Ok(look.partition_count)
+        Ok(probe.partition_count)
     }
 
     pub async fn bounds(&self, partition: i32) -> Result<LogBounds, IntakeError> {

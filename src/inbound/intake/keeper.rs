@@ -294,7 +294,7 @@ impl IntakeKeeper {
 
     async fn count_partitions(&mut self) -> Result<i32, Stop> {
         let Some(reader) = &mut self.reader else { return Ok(self.partition_count) };
-        match reader.look().await {
+        match reader.probe().await {
             Ok(Some(count)) => Ok(count),
             Ok(None) => {
                 self.missing_counts = self.missing_counts.saturating_add(1);

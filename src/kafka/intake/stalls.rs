@@ -26,7 +26,7 @@ const PLACE_AGE_MAX: Duration = Duration::from_secs(10);
 
 /// The answers of Kafka about a topic.
 #[derive(Debug)]
-pub struct TopicLook {
+pub struct TopicProbe {
     /// `None` when there is no such topic.
     pub partition_count: Option<i32>,
     /// The ends of the partitions that were asked for and have a leader: the offset after the last
@@ -34,7 +34,7 @@ pub struct TopicLook {
     pub ends: Option<HashMap<i32, i64>>,
 }
 
-impl TopicLook {
+impl TopicProbe {
     /// Asks Kafka about a topic, and about the ends of some of its partitions. Blocks for twice
     /// [`DEADLINE`] at most.
     ///
@@ -178,7 +178,7 @@ mod tests {
         Places { at: at(seconds), next: next.iter().copied().collect() }
     }
 
-    /// The second of a look, the ends of partitions, and the places of the client.
+    /// The second of a probe, the ends of partitions, and the places of the client.
     struct Seen<'a>(u64, &'a [(i32, i64)], &'a [(i32, i64)]);
 
     fn stalls<const N: usize>(looks: [Seen<'_>; N]) -> [Option<Stall>; N] {

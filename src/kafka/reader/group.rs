@@ -22,7 +22,7 @@ use crate::domain::topic::group::ConsumerGroup;
 use crate::domain::{Monotonic, TaskId, Timestamp, TopicName};
 use crate::kafka::context::tells_of_a_lost_leader;
 use crate::kafka::intake::record_of;
-use crate::kafka::intake::stalls::{Places, Stall, StallWatch, TopicLook};
+use crate::kafka::intake::stalls::{Places, Stall, StallWatch, TopicProbe};
 use crate::kafka::producer::{ATTEMPT, ATTEMPTS_MAX, DEAD_REASON, DUE_AT, TASK_ID, TTR_MS};
 use crate::kafka::{ClientError, KafkaSettings};
 
@@ -32,9 +32,9 @@ const QUEUED_KIB_MAX: &str = "1024";
 const SESSION_TIMEOUT_MS: &str = "10000";
 /// The interval of commits of the offsets that were stored. The end of a member commits, too.
 const COMMIT_INTERVAL_MS: &str = "1000";
-/// The interval of the client's statistics, and of the looks for a stall.
+/// The interval of the client's statistics, and of the probes for a stall.
 const STATISTICS_INTERVAL_MS: &str = "5000";
-const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// The maximum wait for a member to leave its group.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -217,19 +217,19 @@ impl GroupMember {
     pub async fn stalled(&self) -> Stall {
         let mut watch = StallWatch::default();
         loop {
-            clock::sleep(LOOK_INTERVAL).await;
+            clock::sleep(PROBE_INTERVAL).await;
             let partitions = self.consumer.context().assignments.lock().keys().copied().collect();
             let (consumer, topic) = (Arc::clone(&self.consumer), self.topic.clone());
             let ask = move || {
                 let partitions: Vec<i32> = partitions;
-                TopicLook::ask(&*consumer, &topic, &partitions)
+                TopicProbe::ask(&*consumer, &topic, &partitions)
             };
-            let Ok(Ok(look)) = tokio::task::spawn_blocking(ask).await else {
+            let Ok(Ok(probe)) = tokio::task::spawn_blocking(ask).await else {
                 watch.clear();
                 continue;
             };
             let places = self.consumer.context().places.lock();
-            if let Some(stall) = watch.see(look.ends.as_ref(), &places, clock::monotonic()) {
+            if let Some(stall) = watch.see(probe.ends.as_ref(), &places, clock::monotonic()) {
                 return stall;
             }
         }

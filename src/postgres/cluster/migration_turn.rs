@@ -27,7 +27,7 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     settings: &[("lock_timeout", "60s"), ("idle_in_transaction_session_timeout", "1h")],
 };
 /// The pause between two looks at the lock of older builds.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Two programs that create the table at once: the second one fails, and finds it.
 const TRIES_MAX: u32 = 5;
 const WHAT: &str = "wait for other migrations";
@@ -130,7 +130,7 @@ async fn wait_for_older_builds(migrating: &mut Connection) -> Result<(), Postgre
             let source = Cause::Fact("an older build of this program is migrating");
             return Err(PostgresError::GaveWay { what: WHAT.to_owned(), source });
         }
-        clock::sleep(LOOK_EVERY).await;
+        clock::sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }

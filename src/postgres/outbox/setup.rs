@@ -17,7 +17,7 @@ const SERVER_MIN: i32 = 130_000;
 
 /// The looks at the lock of another installation, and the pause between two of them.
 const LOOKS_MAX: u32 = 5;
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The columns that a submitter writes. Sequence, table and time of a row are the outbox's own.
 const COLUMNS: &str = "id, op, topic, name, task_id, attempt, due_at, delay, payload, \
@@ -177,7 +177,7 @@ async fn wait_for_others(open: &mut PgConnection) -> Result<(), sqlx::Error> {
         if is_taken {
             break;
         }
-        clock::sleep(LOOK_EVERY).await;
+        clock::sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }

@@ -24,8 +24,8 @@ const LOCK_MAINTENANCE: i32 = 1;
 const LOCK_MIGRATE: i32 = 2;
 
 /// The pause between two log lines about strangers.
-const SAY_STRANGER_EVERY: Duration = Duration::from_secs(60);
-static STRANGER_SAID: Mutex<Throttle> = Mutex::new(Throttle::new(SAY_STRANGER_EVERY));
+const STRANGER_LOG_INTERVAL: Duration = Duration::from_secs(60);
+static STRANGER_LOGGED: Mutex<Throttle> = Mutex::new(Throttle::new(STRANGER_LOG_INTERVAL));
 
 /// An advisory lock of the database, and thus of the cluster.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +98,7 @@ pub(in crate::postgres) async fn is_of_stranger(
     let query = sqlx::query_scalar(STRANGER).bind(lock.0).bind(lock.1);
     let holder: Option<String> = query.fetch_optional(open).await?;
     let Some(holder) = holder else { return Ok(false) };
-    if STRANGER_SAID.lock().lets_through(clock::monotonic()) {
+    if STRANGER_LOGGED.lock().lets_through(clock::monotonic()) {
         tracing::warn!(
             holder,
             "a session without the rights on Punctual's tables holds an advisory lock of Punctual; \
