@@ -216,7 +216,7 @@ impl Asker {
         let wait = wait.min((self.load.until - now).max(0) + AFTER_END_MS);
         let is_delay = chain.name.is_none() && chance.random_range(0..100) < 25;
         let tracked = Tracked {
-            ttr_ms: chance.random_range(1000..5000),
+            ttr_ms: chance.random_range(1000..12_000),
             attempts_max: chance.random_range(1..=2),
             backoff_ms: BACKOFF_MS,
             dead_topic: None,
