@@ -408,7 +408,7 @@ async fn a_partition_of_a_topic_that_is_made_anew_has_its_queue_again() {
 /// before the end of its log. The end of the other one's log has no records.
 #[tokio::test]
 async fn a_reader_that_stands_still_before_the_end_of_a_log_is_outdated_and_an_idle_one_is_not() {
-    const DEADLINE: Duration = Duration::from_secs(60);
+    const DEADLINE: Duration = Duration::from_secs(180);
     let real = bootstrap();
     let topic = topic(&real, "edge-stalled", 2, &[]).await;
     let refusing = MockCluster::new(1).unwrap();
