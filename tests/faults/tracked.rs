@@ -219,9 +219,14 @@ impl<'a> Life<'a> {
             .iter()
             .filter(|line| !matches!(line.state.as_str(), "finished" | "cancelled"))
             .count();
-        // Such an attempt was claimed, and had neither a record nor a line when its task ended.
-        let is_one_in_flight =
-            self.calls.iter().any(|call| call.verdict == CallVerdict::Finished { in_flight: true });
+        // Such an attempt was claimed, and had neither a record nor a line when its task ended. A
+        // finish whose answer is not known may have met one.
+        let is_one_in_flight = self.finishes().any(|call| {
+            matches!(
+                call.verdict,
+                CallVerdict::Finished { in_flight: true } | CallVerdict::Unknown { .. }
+            )
+        });
         for call in &self.calls {
             let CallVerdict::Refused(verdict) = &call.verdict else { continue };
             // An attempt that was finished before its settle has a record, and no line of its own.

@@ -239,6 +239,8 @@ fn a_refusal_about_an_attempt_that_has_arrived_is_true() {
     history.calls[0].attempt = Some(1);
     history.calls[0].verdict = CallVerdict::Finished { in_flight: true };
     assert_eq!(rules(&history), [], "the second was claimed, and expired before it was sent");
+    history.calls[0].verdict = unknown();
+    assert_eq!(rules(&history), [], "the answer may have told so");
     let mut history = finished();
     call(&mut history, 2, EXTEND, FIRST + STEP + 20, refused("already_failed"));
     assert_eq!(rules(&history), [Rule::WrongVerdict], "nobody has failed it");

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -101,6 +101,8 @@ pub struct GroupMember {
     consumer: Arc<StreamConsumer<GroupContext>>,
     topic: TopicName,
     properties: u64,
+    /// Locked while a probe uses the consumer.
+    probing: Arc<Mutex<()>>,
 }
 
 impl fmt::Debug for GroupMember {
@@ -145,7 +147,8 @@ impl GroupMember {
         let consumer: StreamConsumer<GroupContext> =
             config.create_with_context(context).map_err(create)?;
         consumer.subscribe(&[topic.as_str()]).map_err(create)?;
-        Ok(Self { consumer: Arc::new(consumer), topic: topic.clone(), properties })
+        let (consumer, probing) = (Arc::new(consumer), Arc::default());
+        Ok(Self { consumer, topic: topic.clone(), properties, probing })
     }
 
     /// Returns true when another member must take the place of this one: the operator's properties
@@ -212,40 +215,64 @@ impl GroupMember {
         }
     }
 
-    /// Returns when the member has stopped reading one of its partitions. Another member must take
-    /// its place.
-    pub async fn stalled(&self) -> Stall {
-        let mut watch = StallWatch::default();
-        loop {
-            clock::sleep(PROBE_INTERVAL).await;
-            let partitions = self.consumer.context().assignments.lock().keys().copied().collect();
-            let (consumer, topic) = (Arc::clone(&self.consumer), self.topic.clone());
-            let ask = move || {
-                let partitions: Vec<i32> = partitions;
-                TopicProbe::ask(&*consumer, &topic, &partitions)
-            };
-            let Ok(Ok(probe)) = tokio::task::spawn_blocking(ask).await else {
-                watch.clear();
-                continue;
-            };
-            let places = self.consumer.context().places.lock();
-            if let Some(stall) = watch.see(probe.ends.as_ref(), &places, clock::monotonic()) {
-                return stall;
+    /// Watches the member, and returns when it has stopped reading one of its partitions. Another
+    /// member must take its place.
+    pub fn stalled(&self) -> impl Future<Output = Stall> + Send + 'static {
+        let (consumer, topic) = (Arc::downgrade(&self.consumer), self.topic.clone());
+        let probing = Arc::clone(&self.probing);
+        async move {
+            let mut watch = StallWatch::default();
+            loop {
+                clock::sleep(PROBE_INTERVAL).await;
+                let (consumer, topic) = (Weak::clone(&consumer), topic.clone());
+                let probing = Arc::clone(&probing);
+                let probe = move || {
+                    let _probing = probing.lock();
+                    let stall =
+                        consumer.upgrade().and_then(|it| find_stall(&it, &topic, &mut watch));
+                    (watch, stall)
+                };
+                let probed = tokio::task::spawn_blocking(probe).await;
+                let (seen, stall) = probed.unwrap_or_default();
+                if let Some(stall) = stall {
+                    return stall;
+                }
+                watch = seen;
             }
         }
     }
 
-    /// Leaves the group and commits, away from the async threads. A question to Kafka that is under
-    /// way ends first.
-    pub async fn leave(self: Arc<Self>) {
-        let topic = self.topic.clone();
-        let leaving = tokio::task::spawn_blocking(move || drop(self));
+    /// Leaves the group and commits, away from the async threads, as soon as no probe uses the
+    /// consumer.
+    pub async fn leave(self) {
+        let Self { consumer, topic, probing, .. } = self;
+        let leave = move || {
+            let _probing = probing.lock();
+            drop(consumer);
+        };
+        let leaving = tokio::task::spawn_blocking(leave);
         match tokio::time::timeout(LEAVE_DEADLINE, leaving).await {
             Ok(Ok(())) => {}
             Ok(Err(_panicked)) => tracing::warn!(%topic, "a member of a group did not end cleanly"),
             Err(_elapsed) => tracing::warn!(%topic, "a member of a group still leaves it"),
         }
     }
+}
+
+/// Asks for the ends of the member's partitions, and compares its places with them. Blocks for 6 s
+/// at most.
+fn find_stall(
+    consumer: &StreamConsumer<GroupContext>,
+    topic: &TopicName,
+    watch: &mut StallWatch,
+) -> Option<Stall> {
+    let context = consumer.context();
+    let partitions: Vec<i32> = context.assignments.lock().keys().copied().collect();
+    let Ok(probe) = TopicProbe::ask(consumer, topic, &partitions) else {
+        watch.clear();
+        return None;
+    };
+    watch.see(probe.ends.as_ref(), &context.places.lock(), clock::monotonic())
 }
 
 fn is_refusal(error: &KafkaError) -> bool {

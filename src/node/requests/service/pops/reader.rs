@@ -67,7 +67,7 @@ struct ReadRecord {
 #[derive(Debug)]
 pub(super) struct GroupReader {
     key: Key,
-    member: Arc<GroupMember>,
+    member: GroupMember,
     parts: ReaderParts,
     waiters: VecDeque<Waiter>,
     /// Records that no call has got yet, in the order in which they were read.
@@ -102,7 +102,7 @@ impl GroupReader {
     fn new(key: Key, member: GroupMember, parts: ReaderParts) -> Self {
         Self {
             key,
-            member: Arc::new(member),
+            member,
             parts,
             waiters: VecDeque::new(),
             ready: VecDeque::new(),
@@ -117,8 +117,7 @@ impl GroupReader {
     async fn run(mut self, mut calls: mpsc::Receiver<Waiter>) -> Result<(), TaskFailure> {
         let _counted = CountGuard::new(&self.parts.metrics.groups, 1);
         let draining = self.parts.draining.clone();
-        let watched = Arc::clone(&self.member);
-        let mut stalled = pin!(async move { watched.stalled().await });
+        let mut stalled = pin!(self.member.stalled());
         loop {
             self.give();
             if self.member.is_outdated(&self.parts.kafka) {
