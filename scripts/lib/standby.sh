@@ -3,7 +3,8 @@
 # the same stack, in the same folder, on a port of its own. Sourced after postgres.sh.
 #
 # There are two places, each with data and a port: the services postgres and standby. The primary is
-# in the first one until a failover. The other place can then be made the standby of the new primary.
+# in the first one until a failover. The other place can then be made the standby of the new
+# primary.
 
 STANDBY_NAME=standby # in synchronous_standby_names
 # In a replicated stack, the socket with this port leads to the primary, wherever it is.

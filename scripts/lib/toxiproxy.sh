@@ -2,8 +2,8 @@
 # Toxiproxy: a proxy from each of three nodes to each server, which can be cut, slowed down and made
 # half-open over an API. Only in a breakable stack. Built from the Go module proxy.
 #
-# Ports: that of the API, then for nodes 1, 2 and 3 those to postgres, etcd, kafka and shop, and in a
-# replicated stack to the standby and the other brokers. Kafka tells clients the addresses of
+# Ports: that of the API, then for nodes 1, 2 and 3 those to postgres, etcd, kafka and shop, and in
+# a replicated stack to the standby and the other brokers. Kafka tells clients the addresses of
 # brokers, so each broker has a listener per node that advertises the proxy of that node.
 
 TOXIPROXY_VERSION=2.12.0

@@ -248,7 +248,8 @@ pub async fn fill<I: LoadTarget>(
     Err(format!("only {accepted} of {count} background tasks were accepted: {reason}"))
 }
 
-/// Submits many tasks as fast as possible, and records them in `ledger`. `due_at` is asked for each.
+/// Submits many tasks as fast as possible, and records them in `ledger`. `due_at` is asked for
+/// each.
 ///
 /// # Errors
 /// Returns an error when a connection cannot be opened. Refused tasks are recorded.

@@ -2,6 +2,7 @@
 
 pub mod arrays;
 pub mod error;
+pub mod holder;
 mod link;
 mod login;
 pub mod pool;

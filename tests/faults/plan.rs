@@ -50,11 +50,11 @@ pub enum Server {
 /// A fault of a service that is called back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ServiceFault {
-    /// Its connections break, and new ones are refused.
+    /// The service's connections break, and new ones are refused.
     Down,
-    /// It answers 500 to every request.
+    /// The service answers 500 to every request.
     Fails,
-    /// It takes requests, and gives no answer or the first bytes of one.
+    /// The service takes requests, and gives no answer or the first bytes of one.
     Stuck,
 }
 

@@ -18,7 +18,8 @@ pub enum Replicated {
     PostgresFailover,
     /// kill -9 of one broker, which is started again after the span.
     BrokerLost,
-    /// An orderly restart of one broker after the other. Each waits until the one before is in sync.
+    /// An orderly restart of one broker after the other. Each waits until the one before is in
+    /// sync.
     BrokersRestarted,
 }
 

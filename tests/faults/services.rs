@@ -80,7 +80,7 @@ enum Manner {
     Stuck,
 }
 
-/// What both services know.
+/// The parts that both services have.
 #[derive(Debug)]
 struct Service {
     ledger: Arc<Ledger>,

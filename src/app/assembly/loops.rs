@@ -1,5 +1,5 @@
-//! Starts the loops of a node that claim, settle, adopt and count tasks, and that keep its topics and
-//! producers.
+//! Starts the loops of a node that claim, settle, adopt and count tasks, and that keep its topics
+//! and producers.
 
 use std::sync::Arc;
 use std::time::Duration;

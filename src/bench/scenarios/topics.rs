@@ -13,7 +13,7 @@ use crate::bench::load::http::HttpAnswer;
 use crate::bench::load::rest::{RestTarget, told};
 use crate::domain::TopicName;
 
-/// What an operator has set for a topic.
+/// The settings of a topic by its operator.
 #[derive(Deserialize)]
 struct TopicState {
     policy: Option<IgnoredAny>,

@@ -61,8 +61,8 @@ pub enum NameFinding {
 }
 
 impl Replacer {
-    /// A principal has at most `changes_max` changes at a time: as many as there are connections, so
-    /// the queue for the connections holds few of one principal.
+    /// A principal has at most `changes_max` changes at a time: as many as there are connections,
+    /// so the queue for the connections holds few of one principal.
     pub fn new(shared: &Arc<NodeShared>, replaces: Arc<Replaces>, changes_max: usize) -> Self {
         Self {
             shared: Arc::clone(shared),

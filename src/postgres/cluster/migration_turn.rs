@@ -14,6 +14,7 @@ use sqlx::postgres::PgConnection;
 use crate::clock;
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::error::Cause;
+use crate::postgres::connection::holder::holder_of;
 use crate::postgres::partitions::locks::{self, HeldFor, MIGRATE};
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
 
@@ -50,18 +51,6 @@ create table if not exists _sqlx_migrations (
 /// update, delete or truncate may take it.
 const LOCK: &str = "-- lock the table of migrations
 lock table only _sqlx_migrations in share update exclusive mode";
-
-/// Finds the session that has a lock in the way of [`LOCK`].
-const HOLDER: &str = "-- holder of the turn of migration
-select coalesce('pid ' || l.pid, 'a prepared transaction') || coalesce(', role ' || a.usename, '')
-  || coalesce(', application ' || nullif(a.application_name, ''), '')
-from pg_locks l left join pg_stat_activity a on a.pid = l.pid
-where l.locktype = 'relation' and l.granted and l.relation = '_sqlx_migrations'::regclass
-  and l.database = (select oid from pg_database where datname = current_database())
-  and l.mode in ('ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
-    'AccessExclusiveLock')
-order by a.xact_start
-limit 1";
 
 /// Waits for the turn, which ends with the returned session. `migrating` is the session that
 /// migrates.
@@ -110,10 +99,8 @@ async fn create_unless_there(open: &mut PgConnection) -> Result<(), sqlx::Error>
 async fn with_holder(mut connection: Connection, error: PostgresError) -> PostgresError {
     // The transaction is over with its session.
     connection.close();
-    let find =
-        async |open: &mut PgConnection| sqlx::query_scalar(HOLDER).fetch_optional(open).await;
-    let found: Result<Option<String>, _> =
-        connection.run("find the holder of the turn", find).await;
+    let find = async |open: &mut PgConnection| holder_of(open, "_sqlx_migrations").await;
+    let found = connection.run("find the holder of the turn", find).await;
     match (error, found) {
         (PostgresError::GaveWay { source, .. }, Ok(Some(holder))) => {
             PostgresError::GaveWay { what: format!("{WHAT} ({holder} has the turn)"), source }

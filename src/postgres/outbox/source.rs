@@ -17,6 +17,7 @@ use uuid::Uuid;
 use super::{BEGIN, PURPOSE};
 use crate::domain::Timestamp;
 use crate::domain::task::outbox_row::{OutboxOperation, OutboxRow, RejectedRow};
+use crate::postgres::connection::holder::holder_of;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
 
 /// The most rows of a turn, and the bytes after which no further row is taken.
@@ -60,18 +61,6 @@ select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
 /// four tables of the rows, and never for this one, which has no rows of its own: hence `only`.
 const LOCK: &str = "-- lock an outbox
 lock table only punctual.outbox in share update exclusive mode nowait";
-
-/// Finds the session that has a lock in the way of [`LOCK`].
-const HOLDER: &str = "-- holder of the lock of an outbox
-select coalesce('pid ' || l.pid, 'a prepared transaction') || coalesce(', role ' || a.usename, '')
-  || coalesce(', application ' || nullif(a.application_name, ''), '')
-from pg_locks l left join pg_stat_activity a on a.pid = l.pid
-where l.locktype = 'relation' and l.granted and l.relation = 'punctual.outbox'::regclass
-  and l.database = (select oid from pg_database where datname = current_database())
-  and l.mode in ('ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
-    'AccessExclusiveLock')
-order by a.xact_start
-limit 1";
 
 const READ: &str = "-- read rows of an outbox
 select o.seq, o.id, o.op, (extract(epoch from o.called_at) * 1000000)::bigint as called_at,
@@ -186,10 +175,7 @@ impl OutboxSource {
 
     /// Describes the session that keeps others from reading rows, as far as this role may see it.
     pub async fn holder(&mut self) -> Result<Option<String>, PostgresError> {
-        let find = async |open: &mut PgConnection| {
-            let row = sqlx::raw_sql(HOLDER).fetch_optional(open).await?;
-            row.map(|row| row.try_get(0)).transpose()
-        };
+        let find = async |open: &mut PgConnection| holder_of(open, "punctual.outbox").await;
         self.connection.run("find the holder of the outbox", find).await
     }
 

@@ -13,6 +13,7 @@ use sqlx::postgres::PgConnection;
 use crate::clock;
 use crate::domain::Throttle;
 use crate::domain::leaves::Parent;
+use crate::postgres::connection::holder::stranger_with;
 
 /// First key of this program's advisory locks ("punc"). Other programs in the same database use
 /// others.
@@ -58,20 +59,6 @@ pub(in crate::postgres) enum HeldFor {
     Session,
 }
 
-/// The two keys of a lock have 2 as their `objsubid`. Sessions of other roles show their names.
-const STRANGER: &str = "-- stranger with an advisory lock
-select coalesce('pid ' || l.pid, 'a prepared transaction') || coalesce(', role ' || a.usename, '')
-  || coalesce(', application ' || nullif(a.application_name, ''), '')
-from pg_locks l left join pg_stat_activity a on a.pid = l.pid
-where l.locktype = 'advisory' and l.granted and l.objsubid = 2
-  and l.classid = $1::integer::oid and l.objid = $2::integer::oid
-  and l.database = (select oid from pg_database where datname = current_database())
-  and not coalesce(pg_has_role(a.usesysid, coalesce(
-    (select relowner from pg_class where oid = to_regclass('task')),
-    (select oid from pg_roles where rolname = current_user)), 'member'), false)
-order by a.backend_start
-limit 1";
-
 /// Takes a lock without waiting. Returns false when another node has it. With a stranger's lock in
 /// the way, returns true without the lock.
 pub(in crate::postgres) async fn take(
@@ -95,9 +82,7 @@ pub(in crate::postgres) async fn is_of_stranger(
     open: &mut PgConnection,
     lock: Lock,
 ) -> Result<bool, sqlx::Error> {
-    let query = sqlx::query_scalar(STRANGER).bind(lock.0).bind(lock.1);
-    let holder: Option<String> = query.fetch_optional(open).await?;
-    let Some(holder) = holder else { return Ok(false) };
+    let Some(holder) = stranger_with(open, (lock.0, lock.1)).await? else { return Ok(false) };
     if STRANGER_LOGGED.lock().lets_through(clock::monotonic()) {
         tracing::warn!(
             holder,

@@ -48,8 +48,8 @@ async fn pending(look_up: &LookUp, id: TaskId) -> Result<Option<TaskId>, Unavail
     Ok(view.filter(TaskView::is_pending).map(|view| view.id))
 }
 
-/// Returns the verdict on a call of `by`. `None`: the task was between two places. A look-up, if one
-/// is needed, waits for its turn among `turns`.
+/// Returns the verdict on a call of `by`. `None`: the task was between two places. A look-up, if
+/// one is needed, waits for its turn among `turns`.
 pub async fn heard(
     look_up: &LookUp,
     turns: Option<&Turns<PrincipalName>>,

@@ -112,8 +112,9 @@ impl GroupReader {
     }
 
     /// Serves calls until none has come for a while, Kafka refuses to give records, the login to
-    /// Kafka has changed, the member stalls, or the node drains. Calls that wait then get the refusal or no task, and
-    /// the next one makes another reader: Kafka tells each member of a refusal once.
+    /// Kafka has changed, the member stalls, or the node drains. Calls that wait then get the
+    /// refusal or no task, and the next one makes another reader: Kafka tells each member of a
+    /// refusal once.
     async fn run(mut self, mut calls: mpsc::Receiver<Waiter>) -> Result<(), TaskFailure> {
         let _counted = CountGuard::new(&self.parts.metrics.groups, 1);
         let draining = self.parts.draining.clone();
