@@ -1,14 +1,14 @@
 //! The calls of the REST API that change something, each with a page that asks first.
 
+pub mod outcome;
+
 use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
-use super::format::{grouped, is_true, number, path, text, with_query};
-use super::frame::{
-    Answered, Page, Reader, Refused, Section, csrf, facts, nothing, sample, task_path,
-};
+use super::format::{grouped, is_true, number, path, with_query};
+use super::frame::{Answered, Page, Reader, Section, csrf, facts, nothing, sample, task_path};
 
 /// A call of the REST API.
 #[derive(Clone, PartialEq, Debug)]
@@ -25,8 +25,9 @@ impl Call {
         Self { method: "GET", path: path.to_owned(), body: None }
     }
 
-    /// Writes the call for a shell. The token stays in its file. Without the variables, the shell
-    /// calls a node on this machine, without a token.
+    /// Writes the call for bash or zsh. The token stays in its file, because others can see the
+    /// arguments of a program. Without the variables, the shell calls a node on this machine,
+    /// without a token.
     pub fn curl(&self) -> String {
         let mut text = String::from("curl");
         if self.method != "GET" {
@@ -38,7 +39,7 @@ impl Call {
         text.push_str(&self.path);
         text.push_str(
             r#"" \
-  -H "${PUNCTUAL_TOKEN_FILE:+authorization: Bearer $(cat "$PUNCTUAL_TOKEN_FILE")}""#,
+  -H @<(sed 's/^/authorization: Bearer /' "${PUNCTUAL_TOKEN_FILE:-/dev/null}")"#,
         );
         if let Some(body) = &self.body {
             let body = body.to_string().replace('\'', r"'\''");
@@ -347,9 +348,11 @@ pub fn confirm(action: &Action, reader: &Reader, counted: Option<&Answered>) -> 
         Some(Err(refused)) => refused.notice(),
         Some(Ok(done)) => html! {
             p {
-                strong { (grouped(count_of(done))) }
-                @if is_true(done, "more") { " or more" }
-                " dead letters are meant now."
+                @if is_true(done, "more") {
+                    strong { (grouped(count_of(done))) } " or more dead letters are meant now."
+                } @else {
+                    strong { (dead_letters_are(count_of(done))) } " meant now."
+                }
             }
         },
     };
@@ -403,76 +406,25 @@ fn target_input(action: &Action) -> Markup {
     }
 }
 
-/// Returns the page after an action.
-pub fn done(action: &Action, reader: &Reader, answer: &Answered) -> Page {
-    let body = match answer {
-        Ok(done) => succeeded(action, reader, done),
-        Err(refused) => failed(action, refused),
-    };
-    let title = action.verb.title();
-    let body = html! {
-        h1 { (title) }
-        (body)
-        (sample(&action.call().curl()))
-    };
-    Page { section: action.verb.section(), title: title.to_owned(), body, is_live: false }
-}
-
-fn succeeded(action: &Action, reader: &Reader, done: &Value) -> Markup {
-    let said = match action.verb {
-        Verb::Cancel => "The task is cancelled: its record will never be published.".to_owned(),
-        Verb::Redrive => "The dead letter is redriven: its task is due now.".to_owned(),
-        Verb::Drop => "The dead letter is dropped.".to_owned(),
-        Verb::RedriveMany => format!("{} dead letters are redriven.", grouped(count_of(done))),
-        Verb::DropMany => format!("{} dead letters are dropped.", grouped(count_of(done))),
-        Verb::Pause => "The schedule is paused.".to_owned(),
-        Verb::Resume => "The schedule makes runs again.".to_owned(),
-        Verb::Trigger => "A run is made, and due now.".to_owned(),
-        Verb::PauseTopic => match number(done, "in_flight") {
-            0 => "The topic is paused.".to_owned(),
-            count => format!("The topic is paused. {} claimed tasks still go out.", grouped(count)),
-        },
-        Verb::ResumeTopic => "The topic is published to again.".to_owned(),
-    };
-    let next = Action { cursor: text(done, "cursor").to_owned(), ..action.clone() };
-    html! {
-        div.verdict role="status" { strong { (said) } }
-        @if is_true(done, "more") {
-            p { "More are left, or may be." }
-            (next.form(reader, "Continue"))
-        } @else {
-            div.actions {
-                @if action.verb == Verb::Trigger {
-                    a.button.primary href=(task_path(text(done, "id"))) { "The run" }
-                }
-                a.button href=(action.back()) { "Back" }
-            }
-        }
-    }
-}
-
-fn failed(action: &Action, refused: &Refused) -> Markup {
-    let state = refused.problem.pointer("/task/state").and_then(Value::as_str);
-    html! {
-        div.verdict.bad role="alert" {
-            strong { "Not done: " (text(&refused.problem, "title")) " (" (refused.status) ")" }
-            span { (text(&refused.problem, "detail")) }
-            @if let Some(state) = state { span { "The task is " (state) "." } }
-        }
-        div.actions { a.button href=(action.back()) { "Back" } }
-    }
-}
-
 /// Returns the number of changed dead letters, whose member has the name of the change.
 fn count_of(done: &Value) -> u64 {
     number(done, "redriven").max(number(done, "dropped"))
 }
 
+/// Writes a number of dead letters as the subject of a sentence.
+fn dead_letters_are(count: u64) -> String {
+    match count {
+        1 => "1 dead letter is".to_owned(),
+        count => format!("{} dead letters are", grouped(count)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::console::frame::Refused;
 
-    fn reader() -> Reader {
+    pub fn reader() -> Reader {
         Reader { name: None, has_session: false, csrf: "seal".to_owned() }
     }
 
@@ -569,24 +521,6 @@ mod tests {
         for part in [r#"name="csrf" value="seal""#, r#"name="action" value="trigger""#] {
             assert!(page.contains(part), "{part} is missing in {page}");
         }
-        assert!(page.contains("$PUNCTUAL_TOKEN_FILE") && !page.contains("<b>"), "{page}");
-    }
-
-    #[test]
-    fn the_page_after_an_action_says_what_came_of_it() {
-        let cancel = Action::on_task(Verb::Cancel, "i");
-        let problem =
-            json!({"title": "too late", "detail": "it is", "task": {"state": "published"}});
-        let late = Err(Refused { status: 409, problem });
-        let page = done(&cancel, &reader(), &late).body.into_string();
-        assert!(
-            page.contains("Not done: too late (409)") && page.contains("is published"),
-            "{page}"
-        );
-        let many = Action::on_topic(Verb::RedriveMany, "t");
-        let answer = Ok(json!({"redriven": 10_000, "more": true, "cursor": "next"}));
-        let page = done(&many, &reader(), &answer).body.into_string();
-        assert!(page.contains("10,000 dead letters are redriven"), "{page}");
-        assert!(page.contains(r#"name="cursor" value="next""#), "{page}");
+        assert!(page.contains("{PUNCTUAL_TOKEN_FILE:-") && !page.contains("<b>"), "{page}");
     }
 }

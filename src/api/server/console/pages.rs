@@ -12,8 +12,9 @@ use crate::api::server::answer::RequestPlace;
 use crate::api::server::router::Api;
 use crate::api::shared::Port;
 use crate::clock;
+use crate::console::action::outcome::{self, Outcome};
 use crate::console::action::{Action, Call, Fields};
-use crate::console::frame::{Answered, Page, Section, task_path};
+use crate::console::frame::{Answered, Page, Refused, Section, task_path};
 use crate::console::rates::Sample;
 use crate::console::tasks::Listed;
 use crate::console::{action, ahead, dead, now, schedules, tasks, topics};
@@ -117,6 +118,12 @@ pub async fn show_page(
             Some(action) => (StatusCode::OK, confirm_page(&calls, &action).await),
             None => return refused(&Problem::no_such_path()),
         },
+        ["done"] => match Outcome::read(fields) {
+            Some(outcome) if is_sealed(api, &outcome, identified, fields.get("seal")) => {
+                (StatusCode::OK, outcome.page(&identified.reader))
+            }
+            _ => (StatusCode::FORBIDDEN, not_of_this_session().page(Section::Now)),
+        },
         _ => return refused(&Problem::no_such_path()),
     };
     show(status, &page, Some(&identified.reader))
@@ -178,7 +185,7 @@ async fn confirm_page(calls: &Calls<'_>, action: &Action) -> Page {
     action::confirm(action, &calls.identified.reader, counted.as_ref())
 }
 
-/// Carries out the action of a form.
+/// Carries out the action of a form. A success leads to a page of its own.
 pub async fn act(
     api: &Api,
     (place, id): (&RequestPlace, &RequestId),
@@ -187,7 +194,32 @@ pub async fn act(
 ) -> Response {
     let Some(action) = Action::read(form) else { return refused(&Problem::no_such_path()) };
     let calls = Calls { api, place, id, identified };
-    let answer = calls.ask(&action.call()).await;
-    let page = action::done(&action, &identified.reader, &answer);
-    show(of(&answer), &page, Some(&identified.reader))
+    match calls.ask(&action.call()).await {
+        Ok(done) => {
+            let outcome = Outcome::new(action, &done);
+            let sessions = &api.shared().cursors.sessions;
+            to(&outcome.address(&sessions.form_token(&proven(&outcome, identified))), None)
+        }
+        Err(reason) => {
+            let page = outcome::refused(&action, &reason);
+            show(status_of(&reason), &page, Some(&identified.reader))
+        }
+    }
+}
+
+fn is_sealed(api: &Api, outcome: &Outcome, identified: &Identified, seal: &str) -> bool {
+    api.shared().cursors.sessions.is_form_token(seal, &proven(outcome, identified))
+}
+
+/// Returns the bytes that the seal of an outcome is made of: it is good for one reader.
+fn proven(outcome: &Outcome, identified: &Identified) -> Vec<u8> {
+    [b"done ", identified.whose.as_slice(), b" ", &outcome.sealed()].concat()
+}
+
+fn not_of_this_session() -> Refused {
+    Refused::new(
+        StatusCode::FORBIDDEN.as_u16(),
+        "not of this session",
+        "The address tells of an action of another session, or was changed. It does nothing.",
+    )
 }

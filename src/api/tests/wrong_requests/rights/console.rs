@@ -207,14 +207,31 @@ async fn an_action_needs_the_right_of_its_call_and_the_token_of_its_form() {
     let cookie = log_in(&world, &[]).await;
     let confirm = format!("/console/confirm?action=cancel&id={id}");
     let page = text_of(world.api.ask(get(&confirm, pair_of(&cookie))).await).await;
-    assert!(page.contains("DELETE") && page.contains("$PUNCTUAL_TOKEN_FILE"), "{page}");
+    assert!(page.contains("DELETE") && page.contains("{PUNCTUAL_TOKEN_FILE:-"), "{page}");
     let fields = [("csrf", csrf_of(&page)), ("action", "cancel".into()), ("id", id)];
     let fields = fields.each_ref().map(|(name, value)| (*name, value.as_str()));
     let done = form("/console/act", &fields, &[("cookie", pair_of(&cookie))]);
     let done = world.api.ask(done).await;
-    assert_eq!(done.status(), StatusCode::OK);
-    assert!(text_of(done).await.contains("The task is cancelled"));
+    assert_eq!(done.status(), StatusCode::SEE_OTHER, "a reload must not act again");
     assert!(!world.state().await.contains(fields[2].1), "it is gone");
+    let address = header_of(&done, "location").unwrap().to_owned();
+    let page = world.api.ask(get(&address, pair_of(&cookie))).await;
+    assert_eq!(page.status(), StatusCode::OK);
+    assert!(text_of(page).await.contains("The task is cancelled"));
+
+    // Nobody is told of a success by an address of somebody else.
+    let again = log_in(&world, &[]).await;
+    for (address, cookie) in [
+        (address.clone(), pair_of(&again)),
+        (address.replace("action=cancel", "action=drop"), pair_of(&cookie)),
+        (address.split("&seal=").next().unwrap().to_owned(), pair_of(&cookie)),
+        ("/console/done".to_owned(), pair_of(&cookie)),
+    ] {
+        let answer = world.api.ask(get(&address, cookie)).await;
+        assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{address}");
+        let text = text_of(answer).await;
+        assert!(!text.contains("is cancelled") && !text.contains("is dropped"), "{text}");
+    }
 }
 
 #[tokio::test]
