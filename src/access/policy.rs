@@ -159,7 +159,7 @@ impl Policy {
     pub fn identify_peer(&self, peer: Option<&PeerCertificate>) -> Result<Caller, Unidentified> {
         let proven = peer.filter(|_| !self.is_open).and_then(|peer| {
             let principal = certificate::principal_of(&self.certificates, &peer.names)?;
-            Some(Caller { principal, credential: CredentialId::Certificate(peer.id) })
+            Some(Caller { principal, credential: CredentialId::Certificate(peer.id), until: None })
         });
         proven.or_else(|| self.anonymous.clone()).ok_or(Unidentified::NoCredential)
     }
@@ -196,7 +196,7 @@ impl Policy {
             return Err(Unidentified::NotYet);
         }
         let credential = CredentialId::Token(token.id());
-        Ok(Caller { principal: entry.principal.clone(), credential })
+        Ok(Caller { principal: entry.principal.clone(), credential, until: entry.expires })
     }
 
     /// Returns the principal and the times of the token with this id.
@@ -346,6 +346,7 @@ mod tests {
         let policy = policy(&token, [Some(1000), Some(2000)], None);
         let header = format!("Bearer {}", token.expose());
         let ask = |millis| policy.identify(&header, at(millis)).map(drop);
+        assert_eq!(policy.identify(&header, at(1999)).unwrap().until, Some(at(2000)));
         assert_eq!(ask(999), Err(Unidentified::NotYet));
         assert_eq!(ask(1000), Ok(()));
         assert_eq!(ask(1999), Ok(()));

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use super::credential::token::TokenId;
 use super::limits::Limits;
 use super::rights::Rights;
-use crate::domain::PrincipalName;
+use crate::domain::{PrincipalName, Timestamp};
 
 /// Someone with rights: a service, a person, or everybody without a credential.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,6 +23,9 @@ pub struct Principal {
 pub struct Caller {
     pub principal: Arc<Principal>,
     pub credential: CredentialId,
+    /// When the token proves the principal no longer. `None` when it has no end, for
+    /// certificates, and for callers without a credential.
+    pub until: Option<Timestamp>,
 }
 
 impl Principal {
@@ -43,7 +46,7 @@ impl Caller {
     pub fn anonymous_within(rights: Rights, limits: Limits) -> Self {
         let (name, rights) = (PrincipalName::anonymous(), Arc::new(rights));
         let principal = Arc::new(Principal { name, rights, limits });
-        Self { principal, credential: CredentialId::Anonymous }
+        Self { principal, credential: CredentialId::Anonymous, until: None }
     }
 }
 

@@ -204,3 +204,21 @@ async fn a_pop_that_waits_gets_no_task_after_its_right_is_revoked() {
     let popped = submitter.send(api, Method::POST, &path, call("25s")).await.json();
     assert_eq!(popped["tasks"][0]["id"], task["id"], "{popped}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pop_that_waits_ends_with_its_token() {
+    let cluster = Cluster::start("expires-pop").await;
+    let topic = cluster.topic("orders").await;
+    let popper = Caller::new("popper").await;
+    let expires_at = now_ms() + 12_000;
+    let file = AuthFile::new("expires-pop", &file_of(&[popper.that_expires(expires_at)]));
+    let node = cluster.node_with(&["--auth-file", file.path()]).await;
+    let call = Some(json!({ "group": "workers", "wait": "50s" }));
+    let path = format!("/v1/topics/{topic}/pop");
+    let answer = popper.send(node.api(), Method::POST, &path, call.clone()).await;
+    assert_eq!((answer.status, answer.json()), (200, json!({ "tasks": [] })));
+    let ended_after = now_ms() - expires_at;
+    assert!((-3_000..20_000).contains(&ended_after), "{ended_after} ms after the token");
+    let refused = popper.send(node.api(), Method::POST, &path, call).await;
+    assert_eq!(refused.status, 401, "{}", refused.text);
+}

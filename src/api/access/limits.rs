@@ -216,7 +216,7 @@ mod tests {
         };
         let name = PrincipalName::new("ann").unwrap();
         let principal = Arc::new(Principal { name, rights: Arc::default(), limits });
-        let caller = Caller { principal, credential: CredentialId::Anonymous };
+        let caller = Caller { principal, credential: CredentialId::Anonymous, until: None };
         let now = Timestamp::from_millis(1_000_000);
         let kind = |due, bytes: usize| {
             let record = Record {

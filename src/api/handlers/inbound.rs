@@ -123,7 +123,8 @@ pub fn caller_of(policy: &Policy, name: &str) -> Option<Caller> {
         return policy.identify_peer(None).ok();
     }
     let principal = policy.principals().iter().find(|known| known.name.as_str() == name)?;
-    Some(Caller { principal: principal.clone(), credential: CredentialId::Anonymous })
+    let principal = principal.clone();
+    Some(Caller { principal, credential: CredentialId::Anonymous, until: None })
 }
 
 /// Takes what the submits of a turn need from the limits of their caller and of the topics.

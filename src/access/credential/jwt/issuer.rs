@@ -132,7 +132,8 @@ impl Issuers {
         let keys = issuer.verify(&compact)?;
         let proven = issuer.check(&compact.claims, now)?;
         let credential = CredentialId::Jwt(Fingerprint::of(token.as_bytes()));
-        let caller = Caller { principal: Arc::new(proven.principal), credential };
+        let (principal, until) = (Arc::new(proven.principal), Some(proven.until));
+        let caller = Caller { principal, credential, until };
         let remembered =
             Remembered { caller: caller.clone(), issuer: place, keys, until: proven.until };
         self.remember(hash, remembered);

@@ -55,6 +55,11 @@ pub async fn pop(
         return Err(Problem::topic_not_found());
     }
     let longest = shared.settings.request_deadline.saturating_sub(ANSWERED_BEFORE);
+    // Nobody gets a task after the end of the token.
+    let longest = match guard.caller().until {
+        Some(until) => longest.min(until.since(shared.now())),
+        None => longest,
+    };
     let call = PopCall { wait: call.wait.min(longest), ..call };
     let popping = shared.service.pop(&permit, call, guard.rights_changed());
     let popped = shared.ask(&guard, deadline, popping, Problem::unavailable).await?;
