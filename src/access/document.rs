@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use self::principals::Principals;
 pub use self::principals::principal_name;
-pub use self::reader::Remark;
+pub use self::reader::{NodeRules, Remark};
 use self::reader::{Reader, Table, Value};
 use self::roles::{GRANTS, Roles};
 use super::policy::Policy;
@@ -26,13 +26,12 @@ pub struct Document {
     pub issuer_lines: Vec<usize>,
 }
 
-/// Reads the text of an auth file. A principal whose tasks are limited may submit at least
-/// `burst_min` of them at once, so no batch is too large for ever.
+/// Reads the text of an auth file.
 ///
 /// # Errors
 /// With all problems, in the order of their lines.
-pub fn read(text: &str, burst_min: u64) -> Result<Document, Vec<Remark>> {
-    let mut reader = Reader::new(text, burst_min);
+pub fn read(text: &str, rules: NodeRules) -> Result<Document, Vec<Remark>> {
+    let mut reader = Reader::new(text, rules);
     let (root, errors) = DeTable::parse_recoverable(text);
     for error in errors {
         let at = error.span().unwrap_or(0..0);

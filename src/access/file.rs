@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use super::credential::jwt::keys::KeySet;
 use super::credential::jwt::slot::KeySource;
-use super::document::{self, Remark};
+use super::document::{self, NodeRules, Remark};
 use super::policy::Policy;
 use crate::private_file::{self, PrivateFile, PrivateFileError};
 
@@ -87,17 +87,16 @@ fn told(path: &str, problems: &[Remark]) -> String {
     format!("{path}: {}", problems.join("; "))
 }
 
-/// Reads the file at `path`, and all key files named there. Blocks. For `burst_min` see
-/// [`document::read`].
+/// Reads the file at `path`, and all key files named there. Blocks.
 ///
 /// # Errors
 /// When a file cannot be read, the group or others may write a file, or the text has problems.
-pub fn load(path: &Path, burst_min: u64) -> Result<Loaded, FileError> {
+pub fn load(path: &Path, rules: NodeRules) -> Result<Loaded, FileError> {
     let shown = path.display().to_string();
     let PrivateFile { bytes, warning } = private_file::read(path, BYTES_MAX)?;
     let mut content = Sha256::new_with_prefix(&bytes);
     let text = String::from_utf8(bytes).map_err(|_bytes| FileError::NotText(shown.clone()))?;
-    let read = document::read(&text, burst_min)
+    let read = document::read(&text, rules)
         .map_err(|problems| FileError::Wrong { path: shown.clone(), problems })?;
     let (mut key_files, mut problems) = (Vec::new(), Vec::new());
     for (issuer, line) in read.policy.issuers().all().iter().zip(read.issuer_lines) {
@@ -169,7 +168,7 @@ pub(super) mod tests {
         let file = Temporary::new(OPERATOR);
         for mode in [0o620, 0o602, 0o666, 0o777] {
             file.chmod(mode);
-            let error = load(&file.0, 0).unwrap_err();
+            let error = load(&file.0, NodeRules::NONE).unwrap_err();
             let is_told = matches!(error, FileError::Unread(PrivateFileError::Writable { .. }));
             assert!(is_told, "{error}");
             assert!(error.to_string().contains("chmod go-w"), "{error}");
@@ -181,7 +180,7 @@ pub(super) mod tests {
         let file = Temporary::new(OPERATOR);
         let is_warned = |mode| {
             file.chmod(mode);
-            let warnings = load(&file.0, 0).unwrap().warnings;
+            let warnings = load(&file.0, NodeRules::NONE).unwrap().warnings;
             warnings.iter().any(|warning| warning.contains("may read it"))
         };
         assert!(is_warned(0o644));
@@ -190,7 +189,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_no_auth_file_is_told() {
-        let unread = |path: &str| match load(Path::new(path), 0).unwrap_err() {
+        let unread = |path: &str| match load(Path::new(path), NodeRules::NONE).unwrap_err() {
             FileError::Unread(error) => error,
             other => panic!("{other}"),
         };
@@ -198,9 +197,9 @@ pub(super) mod tests {
         assert!(matches!(unread("/dev/null"), PrivateFileError::NotAFile(_)));
         let file = Temporary::new("");
         fs::write(&file.0, b"version = 1 # \xff").unwrap();
-        assert!(matches!(load(&file.0, 0), Err(FileError::NotText(_))));
+        assert!(matches!(load(&file.0, NodeRules::NONE), Err(FileError::NotText(_))));
         file.write("versio = 1\nx = 2\n");
-        let lines = load(&file.0, 0).unwrap_err().lines();
+        let lines = load(&file.0, NodeRules::NONE).unwrap_err().lines();
         assert_eq!(lines.len(), 3, "{lines:?}");
         assert!(lines.iter().all(|line| line.contains("line ")), "{lines:?}");
     }
@@ -209,7 +208,7 @@ pub(super) mod tests {
     fn a_file_without_an_end_is_not_read_whole() {
         let file = Temporary::new("");
         fs::File::options().write(true).open(&file.0).unwrap().set_len(BYTES_MAX + 1).unwrap();
-        let error = load(&file.0, 0).unwrap_err();
+        let error = load(&file.0, NodeRules::NONE).unwrap_err();
         assert!(matches!(error, FileError::Unread(PrivateFileError::TooLarge { .. })), "{error}");
     }
 }

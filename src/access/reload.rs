@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
+use super::document::NodeRules;
 use super::file::{self, Content, FileError, Loaded, Stamp};
 use super::limits::Quotas;
 use super::metrics::Metrics;
@@ -56,7 +57,7 @@ impl PolicyHandle {
 #[derive(Debug)]
 pub struct Reloader {
     path: PathBuf,
-    burst_min: u64,
+    rules: NodeRules,
     policy: PolicyHandle,
     metrics: Metrics,
     content: Content,
@@ -71,17 +72,16 @@ pub struct Reloader {
 }
 
 impl Reloader {
-    /// Reads the file at `path` for the first time. It blocks. For `burst_min` see
-    /// [`document::read`](super::document::read).
+    /// Reads the file at `path` for the first time. It blocks.
     ///
     /// # Errors
     /// When the file cannot be read or has problems.
-    pub fn start(path: PathBuf, burst_min: u64, metrics: Metrics) -> Result<Self, FileError> {
-        let loaded = file::load(&path, burst_min)?;
+    pub fn start(path: PathBuf, rules: NodeRules, metrics: Metrics) -> Result<Self, FileError> {
+        let loaded = file::load(&path, rules)?;
         let (content, key_files) = (loaded.content, loaded.key_files.clone());
         let reloader = Self {
             path,
-            burst_min,
+            rules,
             policy: PolicyHandle::new(Policy::open()),
             metrics,
             content,
@@ -131,7 +131,7 @@ impl Reloader {
         }
         self.is_settled = stamp.is_some() && stamp == self.seen;
         self.seen = stamp;
-        match file::load(&self.path, self.burst_min) {
+        match file::load(&self.path, self.rules) {
             Ok(loaded) => {
                 if self.failure.take().is_some() {
                     tracing::info!(file = %self.path.display(), "the auth file is valid again");
@@ -204,7 +204,8 @@ mod tests {
     impl Bench {
         fn new(text: &str) -> Self {
             let file = Temporary::new(text);
-            let reloader = Reloader::start(file.0.clone(), 0, Metrics::default()).unwrap();
+            let reloader =
+                Reloader::start(file.0.clone(), NodeRules::NONE, Metrics::default()).unwrap();
             Self { file, reloader, seconds: 0 }
         }
 
@@ -229,6 +230,20 @@ mod tests {
             token.id(),
             token.hash()
         )
+    }
+
+    #[test]
+    fn a_file_with_which_the_node_would_not_start_changes_nothing() {
+        let mut bench = Bench::new(OPERATOR);
+        bench.reloader.rules.takes_certificates = false;
+        let certified = "[[certificate]]\nuri = \"spiffe://shop/*\"\noperate = true\n";
+        bench.file.write(&format!("{OPERATOR}{certified}"));
+        bench.check();
+        assert_eq!(bench.failures(), 1);
+        assert!(bench.reloader.policy().current().certificates().is_empty());
+        bench.reloader.rules.takes_certificates = true;
+        bench.check();
+        assert_eq!(bench.reloader.policy().current().certificates().len(), 1);
     }
 
     #[test]
@@ -288,7 +303,8 @@ mod tests {
             std::os::unix::fs::symlink(&target.0, &link.0).unwrap();
         };
         swap(&one);
-        let mut reloader = Reloader::start(link.0.clone(), 0, Metrics::default()).unwrap();
+        let mut reloader =
+            Reloader::start(link.0.clone(), NodeRules::NONE, Metrics::default()).unwrap();
         swap(&other);
         reloader.check(Monotonic::from_start(Duration::from_secs(1)));
         assert_eq!(reloader.policy().current().principals()[0].name.as_str(), "bob");

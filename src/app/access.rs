@@ -8,6 +8,7 @@ use std::time::Duration;
 use az::SaturatingAs as _;
 
 use crate::access::credential::jwt::fetch::KeyFetcher;
+use crate::access::document::NodeRules;
 use crate::access::reload::Reloader;
 use crate::access::{Metrics, Policy, PolicyHandle, file};
 use crate::api::Audit;
@@ -32,24 +33,18 @@ pub(super) fn problems(settings: &Settings) -> Vec<SettingProblem> {
 
 fn auth_problems(settings: &Settings) -> Vec<SettingProblem> {
     let Some(path) = &settings.access.auth_file else { return Vec::new() };
-    let takes_certificates = settings.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
-    let lines = match file::load(path, burst_min(settings)) {
+    let lines = match file::load(path, rules(settings)) {
         Err(error) => error.lines(),
-        Ok(loaded) if !takes_certificates && !loaded.policy.certificates().is_empty() => {
-            vec![format!(
-                "{} has entries for client certificates, which no caller can show without \
-                 --tls-client-ca-file",
-                path.display()
-            )]
-        }
         Ok(_) => Vec::new(),
     };
     lines.into_iter().map(|text| SettingProblem { flag: "--auth-file", text }).collect()
 }
 
-/// A batch of the largest size must fit into the burst of every principal.
-fn burst_min(settings: &Settings) -> u64 {
-    settings.limits.batch_tasks_max.saturating_as()
+fn rules(settings: &Settings) -> NodeRules {
+    NodeRules {
+        burst_min: settings.limits.batch_tasks_max.saturating_as(),
+        takes_certificates: settings.tls.as_ref().is_some_and(|tls| tls.clients.is_some()),
+    }
 }
 
 /// Reads the auth file and keeps the policy current in the background.
@@ -63,7 +58,7 @@ pub(super) fn start(
 ) -> Result<PolicyHandle, TaskFailure> {
     let metrics = Metrics::register(registry);
     if let Some(path) = &settings.access.auth_file {
-        let reloader = Reloader::start(path.clone(), burst_min(settings), metrics.clone())
+        let reloader = Reloader::start(path.clone(), rules(settings), metrics.clone())
             .map_err(|error| format!("--auth-file: {error}"))?;
         let policy = reloader.policy();
         tasks.spawn("auth file", reloader.run(tasks.clone()));

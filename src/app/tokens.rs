@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::access::credential::token::{Token, TokenError};
-use crate::access::document::principal_name;
+use crate::access::document::{NodeRules, principal_name};
 use crate::access::file::{self, Loaded};
 use crate::access::{Action, Rights};
 use crate::clock;
@@ -40,8 +40,9 @@ pub fn run(command: &TokenCommand) -> ExitCode {
 
 /// Runs a command for auth files.
 pub fn run_auth(command: &AuthCommand) -> ExitCode {
-    let AuthCommand::Check(CheckAuth { file }) = command;
-    report(check_file(file).and_then(|text| print(&text)))
+    let AuthCommand::Check(CheckAuth { file, batch_max }) = command;
+    let rules = NodeRules { burst_min: *batch_max, takes_certificates: true };
+    report(check_file(file, rules).and_then(|text| print(&text)))
 }
 
 fn report(done: Result<(), Ended>) -> ExitCode {
@@ -107,7 +108,7 @@ fn check(args: &CheckToken, input: impl io::Read) -> Result<String, Ended> {
             "token {id}: format and checksum are right\nadd --auth-file FILE to see its principal\n"
         ));
     };
-    let loaded = load(path)?;
+    let loaded = load(path, NodeRules::NONE)?;
     let shown = path.display();
     let now = clock::wall();
     let caller = loaded.policy.verify(&token, now).map_err(|reason| {
@@ -127,8 +128,8 @@ fn check(args: &CheckToken, input: impl io::Read) -> Result<String, Ended> {
 }
 
 /// Describes the principals of a file and their rights.
-fn check_file(path: &Path) -> Result<String, Ended> {
-    let Loaded { policy, .. } = load(path)?;
+fn check_file(path: &Path, rules: NodeRules) -> Result<String, Ended> {
+    let Loaded { policy, .. } = load(path, rules)?;
     let (count, tokens) = (policy.principals().len(), policy.tokens());
     let certificates = policy.certificates();
     let mut text = format!(
@@ -155,8 +156,8 @@ fn check_file(path: &Path) -> Result<String, Ended> {
 }
 
 /// Loads a file and prints its warnings.
-fn load(path: &Path) -> Result<Loaded, Ended> {
-    let loaded = file::load(path, 0).map_err(|error| Ended::usage(error.lines().join("\n")))?;
+fn load(path: &Path, rules: NodeRules) -> Result<Loaded, Ended> {
+    let loaded = file::load(path, rules).map_err(|error| Ended::usage(error.lines().join("\n")))?;
     for warning in &loaded.warnings {
         writeln!(io::stderr(), "punctual: warning: {warning}").ok();
     }
@@ -203,7 +204,7 @@ mod tests {
             let expires = Timestamp::from_millis(1_893_456_000_999);
             let principal = principal_name(name).unwrap();
             let lines = lines_for_file(&principal, &token, Some(expires));
-            let read = document::read(&format!("version = 1\n{lines}"), 0).unwrap();
+            let read = document::read(&format!("version = 1\n{lines}"), NodeRules::NONE).unwrap();
             let at = |millis| read.policy.verify(&token, Timestamp::from_millis(millis));
             assert_eq!(at(0).unwrap().principal.name.as_str(), name);
             assert!(at(1_893_456_000_000).is_err(), "{lines}");
@@ -248,7 +249,7 @@ mod tests {
         );
         assert_eq!(code(&in_file, other.expose()).0, 1);
         assert!(
-            check_file(&path).unwrap().starts_with(
+            check_file(&path, NodeRules::NONE).unwrap().starts_with(
                 "principals 1, tokens 1, certificate entries 0, issuers 0\n\norders\n"
             )
         );
@@ -263,7 +264,7 @@ mod tests {
                     [anonymous]\n\
                     allow = [{ actions = ['read'], topics = ['b', 'a.*'] }]\n\
                     deny = [{ actions = ['*'], topics = ['a.x'] }]\n";
-        let read = document::read(text, 0).unwrap();
+        let read = document::read(text, NodeRules::NONE).unwrap();
         let told = rights_of(read.policy.anonymous_rights().unwrap());
         assert!(told.contains("  read          b, a.*; not a.x\n"), "{told}");
         let none = ["submit        -", "read-payload  -", "operate       -"];

@@ -101,18 +101,28 @@ async fn every_problem_of_an_auth_file_is_told_before_a_node_starts() {
 async fn an_auth_file_that_does_not_go_with_the_flags_is_refused_at_the_start() {
     let limited = "version = 1\n[anonymous]\noperate = true\nlimits = { tasks_per_second = 999 }\n";
     let certified = "version = 1\n[[certificate]]\nuri = \"spiffe://shop/*\"\noperate = true\n";
-    for (name, text, flags, part) in [
-        ("burst", limited, &["--batch-max", "1000"][..], "--batch-max"),
-        ("certificate", certified, &[], "--tls-client-ca-file"),
+    for (name, text, flags, part, checked_as) in [
+        (
+            "burst",
+            limited,
+            &["--batch-max", "1000"][..],
+            "--batch-max",
+            &["--batch-max", "999"][..],
+        ),
+        ("certificate", certified, &[], "--tls-client-ca-file", &[]),
     ] {
         let file = AuthFile::new(name, text);
         let output = run(&[&serve_without_servers(&file)[..], flags].concat(), "").await;
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{told}");
         assert!(told.contains(part), "{told}");
-        let checked = run(&["auth", "check", file.path()], "").await;
-        assert!(checked.status.success(), "the file itself is right");
+        let check = [&["auth", "check", file.path()][..], checked_as].concat();
+        assert!(run(&check, "").await.status.success(), "the file itself is right");
     }
+    let file = AuthFile::new("burst-checked", limited);
+    let checked = run(&["auth", "check", file.path()], "").await;
+    let told = text(&checked.stderr);
+    assert!(checked.status.code() == Some(2) && told.contains("line 4: "), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

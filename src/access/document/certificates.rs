@@ -19,6 +19,10 @@ pub fn read(
     let mut entries: Vec<CertificateEntry> = Vec::new();
     for item in reader.items(value, "certificate") {
         let Some(table) = reader.table(item, "an entry of `certificate`") else { continue };
+        if !reader.rules.takes_certificates {
+            let text = "no caller can show a certificate without --tls-client-ca-file";
+            reader.problem(&item.span(), text);
+        }
         reader.known_keys(table, &[&["uri", "dns", "limits"], &GRANTS[..]].concat());
         let grants = roles.grants(reader, table);
         let limits = limits::read(reader, table);

@@ -37,11 +37,11 @@ pub fn read(reader: &mut Reader<'_>, table: &DeTable<'_>) -> Limits {
         reader.problem(&value.span(), "`burst` goes with `tasks_per_second`");
     }
     let tasks = tasks.map(|rate| Rate { burst: burst.unwrap_or(rate.burst), ..rate });
-    if let Some(rate) = tasks.filter(|rate| rate.burst < reader.burst_min) {
+    if let Some(rate) = tasks.filter(|rate| rate.burst < reader.rules.burst_min) {
         let text = format!(
             "`burst` is {}, less than the {} tasks that a batch may have (--batch-max): some \
              batches could never pass",
-            rate.burst, reader.burst_min
+            rate.burst, reader.rules.burst_min
         );
         reader.problem(&value.span(), text);
     }

@@ -25,19 +25,33 @@ impl fmt::Display for Remark {
     }
 }
 
+/// The rules that come from the settings of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeRules {
+    /// The smallest burst of a limit on tasks: the most tasks of a batch. A smaller one would
+    /// refuse large batches for ever.
+    pub burst_min: u64,
+    /// False when no caller can show a certificate to the node.
+    pub takes_certificates: bool,
+}
+
+impl NodeRules {
+    /// Refuses nothing.
+    pub const NONE: Self = Self { burst_min: 0, takes_certificates: true };
+}
+
 /// A text with remarks. Functions that find a problem return the usable rest, so all problems are
 /// found at once.
 pub struct Reader<'a> {
     text: &'a str,
-    /// The smallest burst of a limit on tasks.
-    pub burst_min: u64,
+    pub rules: NodeRules,
     pub problems: Vec<Remark>,
     pub warnings: Vec<Remark>,
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(text: &'a str, burst_min: u64) -> Self {
-        Self { text, burst_min, problems: Vec::new(), warnings: Vec::new() }
+    pub fn new(text: &'a str, rules: NodeRules) -> Self {
+        Self { text, rules, problems: Vec::new(), warnings: Vec::new() }
     }
 }
 

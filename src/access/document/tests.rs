@@ -39,7 +39,7 @@ allow = [ { actions = ["read"], topics = ["status"] } ]
 "#;
 
 fn read_text(text: &str) -> Result<Document, Vec<Remark>> {
-    read(text, 0)
+    read(text, NodeRules::NONE)
 }
 
 fn example() -> (Policy, Token) {
@@ -353,7 +353,7 @@ limits = { requests = 1 }
     assert_eq!(b.limits, Limits { tasks: rate(5, 5), ..Limits::default() });
     let anonymous = read.policy.identify_peer(None).unwrap();
     assert_eq!(anonymous.principal.limits.requests, Some(1));
-    let told = super::read(text, 10_000).unwrap_err();
+    let told = super::read(text, rules(10_000)).unwrap_err();
     assert!(
         told.len() == 1 && told[0].line == 7 && told[0].text.contains("--batch-max"),
         "{told:?}"
@@ -385,7 +385,7 @@ fn topics_have_limits_of_their_own() {
     let text = |topics: &str| format!("{anonymous}{topics}");
     let file = "[topics.'orders.*'.limits]\ntasks_per_second = 10\n\
                 [topics.'*']\nlimits = { delay_max = '1d', record_max = 5 }\n";
-    let policy = read(&text(file), 0).unwrap().policy;
+    let policy = read(&text(file), NodeRules::NONE).unwrap().policy;
     let of = |topic: &str| {
         let topic = TopicName::new(topic).unwrap();
         policy.topic_limits(&topic).map(|(pattern, _)| pattern.to_string()).collect::<Vec<_>>()
@@ -401,6 +401,19 @@ fn topics_have_limits_of_their_own() {
         let told = problems(&text(wrong));
         assert!(told.len() == 1 && told[0].contains(part), "{wrong}: {told:?}");
     }
-    let told = read(&text("[topics.a]\nlimits = { tasks_per_second = 5 }"), 6).unwrap_err();
+    let told = read(&text("[topics.a]\nlimits = { tasks_per_second = 5 }"), rules(6)).unwrap_err();
     assert!(told[0].text.contains("--batch-max"), "{told:?}");
+}
+
+#[test]
+fn certificates_are_refused_where_no_caller_can_show_one() {
+    let text = "version = 1\n[[certificate]]\nuri = 'spiffe://shop/*'\noperate = true\n";
+    let told = super::read(text, NodeRules { takes_certificates: false, ..NodeRules::NONE });
+    let told = told.unwrap_err();
+    assert!(told.len() == 1 && told[0].text.contains("--tls-client-ca-file"), "{told:?}");
+}
+
+/// The rules of a node that takes batches of this size.
+fn rules(burst_min: u64) -> NodeRules {
+    NodeRules { burst_min, ..NodeRules::NONE }
 }

@@ -125,6 +125,15 @@ pub struct CheckAuth {
     /// The auth file.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+    /// --batch-max of the nodes: a limit of tasks needs a `burst` for the largest batch.
+    #[arg(
+        long,
+        env = "PUNCTUAL_BATCH_MAX",
+        value_name = "COUNT",
+        default_value_t = 10_000,
+        value_parser = clap::value_parser!(u64).range(1..=10_000)
+    )]
+    pub batch_max: u64,
 }
 
 fn validity(text: &str) -> Result<Duration, String> {

@@ -4,7 +4,7 @@ use std::hash::Hash;
 
 use super::super::*;
 use crate::access::credential::token::Token;
-use crate::access::document;
+use crate::access::document::{self, NodeRules};
 use crate::access::limits::pending::{PendingCount, PendingFigures};
 use crate::clock;
 use crate::domain::{PrincipalName, TopicName};
@@ -36,7 +36,7 @@ impl Limited {
         }
         let mut registry = Registry::default();
         let metrics = ApiMetrics::register(&mut registry);
-        let policy = PolicyHandle::new(document::read(&text, 0).unwrap().policy);
+        let policy = PolicyHandle::new(document::read(&text, NodeRules::NONE).unwrap().policy);
         let service = Service::of_model(Arc::new(Model::default()));
         let settings = ApiSettings::default();
         let pending = Arc::clone(policy.quotas().pending());

@@ -18,7 +18,7 @@ use crate::access::credential::certificate::{
     CertificateEntry, NamePattern, PeerCertificate, PeerName,
 };
 use crate::access::credential::token::Token;
-use crate::access::document;
+use crate::access::document::{self, NodeRules};
 use crate::access::limits::Limits;
 use crate::access::pattern::Pattern;
 use crate::access::policy::TokenEntry;
@@ -218,7 +218,7 @@ async fn a_token_that_cannot_be_judged_yet_is_503_and_a_wrong_one_401() {
     let mut world = World::new(&Action::ON_TOPICS, "orders");
     let text = "version = 1\n[[jwt]]\nname = 'i'\nissuer = 'https://i'\naudience = 'p'\n\
                 jwks_url = 'https://i/keys'\n";
-    world.policy.replace(document::read(text, 0).unwrap().policy);
+    world.policy.replace(document::read(text, NodeRules::NONE).unwrap().policy);
     for (header, status) in [(r#"{"alg":"ES256"}"#, 503), (r#"{"alg":"none"}"#, 401)] {
         let parts = [header, r#"{"iss":"https://i"}"#, "signature"];
         world.token = parts.map(|part| URL_SAFE_NO_PAD.encode(part)).join(".");

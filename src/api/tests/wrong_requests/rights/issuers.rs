@@ -19,7 +19,7 @@ async fn tokens_that_cannot_be_judged_are_throttled_until_the_keys_are_there() {
         Token::parse(&world.token).unwrap().id(),
         Token::parse(&world.token).unwrap().hash(),
     );
-    world.policy.replace(document::read(&text, 0).unwrap().policy);
+    world.policy.replace(document::read(&text, NodeRules::NONE).unwrap().policy);
     let (key, jwk) = ec_jwk("k");
     let token_of = |subject: &str| {
         let now = NOW_MILLIS / 1000;
