@@ -245,7 +245,7 @@ fn manual_page(words: &[String]) -> Result<Vec<u8>, Vec<SettingProblem>> {
     all.build();
     let found = words.iter().try_fold(&all, |found, word| found.find_subcommand(word));
     let found = found.ok_or_else(|| {
-        problem(format!("{} is no command; `punctual help` lists them", words.join(" ")))
+        problem(format!("{} is no command; `punctual --help` lists them", words.join(" ")))
     })?;
     let mut page = Vec::new();
     clap_mangen::Man::new(found.clone())

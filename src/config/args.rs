@@ -329,11 +329,11 @@ pub(super) struct EtcdArgs {
     #[arg(long = "etcd-password-file", env = "PUNCTUAL_ETCD_PASSWORD_FILE", value_name = "FILE")]
     pub password_file: Option<PathBuf>,
     /// The certificate authorities of etcd, in PEM. They replace those that this machine trusts.
-    /// Needs https:// endpoints; read once, at start.
+    /// Needs https:// endpoints. A changed file is read again.
     #[arg(long = "etcd-ca-file", env = "PUNCTUAL_ETCD_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
     /// A client certificate for etcd, in PEM, with its intermediate certificates. Needs its key and
-    /// https:// endpoints; read once, at start.
+    /// https:// endpoints. A changed file is read again.
     #[arg(
         long = "etcd-certificate-file",
         env = "PUNCTUAL_ETCD_CERTIFICATE_FILE",
