@@ -1,5 +1,6 @@
 import com.fasterxml.jackson.databind.ObjectMapper;
-import java.nio.file.*;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import org.openapitools.client.ApiClient;
 
 /** Parses answers with a generated client: Parse FILE. Prints the number of parsed answers. */

@@ -1,6 +1,8 @@
 import java.time.Duration;
-import java.util.*;
-import org.apache.kafka.clients.consumer.*;
+import java.util.List;
+import java.util.Map;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.WakeupException;
 import punctual.Once;

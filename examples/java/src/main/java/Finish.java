@@ -1,7 +1,12 @@
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
-import java.util.*;
-import org.apache.kafka.clients.consumer.*;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Objects;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.WakeupException;
 import punctual.Answered;
