@@ -9,8 +9,8 @@ use super::lateness;
 use super::oracle::{Case, Rule, Traces};
 
 /// A record that a Kafka client has got before the expiry is appended within this time, unless an
-/// operation holds it back.
-const UNDER_WAY_MAX_MS: i64 = 3000;
+/// operation holds it back. With three brokers on two cores, 3.9 s were seen.
+const UNDER_WAY_MAX_MS: i64 = 6000;
 /// A node's upper bound of Postgres's clock may be ahead of it by this much.
 const AHEAD_MAX_MS: i64 = 500;
 
