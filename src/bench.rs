@@ -151,8 +151,15 @@ async fn measure(
         Scenario::Outbox(args) => {
             let database = PostgresSettings::new(&args.database_url)
                 .map_err(|wrong| format!("--database-url: {wrong}"))?;
+            let held = match args.hold_snapshot {
+                true => Some(hold_snapshot(&args.database_url).await?),
+                false => None,
+            };
             let outbox = OutboxTarget::new(database, topics, records);
-            Box::pin(written(&setup, ("outbox", CONNECTIONS), &args.write, &outbox)).await
+            let writing = written(&setup, ("outbox", CONNECTIONS), &args.write, &outbox);
+            let report = Box::pin(writing).await;
+            drop(held);
+            report
         }
         Scenario::Intake(args) => {
             let intake = IntakeTarget::new(&setup.kafka, args.intake.clone(), topics, records)?;

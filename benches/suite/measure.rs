@@ -384,6 +384,9 @@ impl One<'_> {
             }
         };
         words.extend(more.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]));
+        if inbound.is_held {
+            words.push("--hold-snapshot".to_owned());
+        }
         words
     }
 

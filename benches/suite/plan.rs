@@ -67,6 +67,9 @@ pub fn cells(size: Size) -> Vec<Cell> {
     ]);
     cells.extend([take_over(size, true), take_over(size, false)]);
     cells.extend([old_snapshot(size), soak(size)]);
+    if size == Size::Full {
+        cells.push(outbox_old_snapshot(size));
+    }
     cells
 }
 
@@ -448,7 +451,28 @@ fn inbound_at_rate(size: Size, door: Door) -> Cell {
         topics: 1,
         partitions: 8,
         contenders: vec![Who::Nodes(1)],
-        job: Job::Inbound(Inbound { door, pace: InboundPace::Rate { rate, seconds } }),
+        job: Job::Inbound(Inbound {
+            door,
+            pace: InboundPace::Rate { rate, seconds },
+            is_held: false,
+        }),
+    }
+}
+
+fn outbox_old_snapshot(size: Size) -> Cell {
+    let (rate, seconds) = (size.of(250, 1_000, 1_000), size.of(3, 10, 300));
+    let pace = InboundPace::Rate { rate, seconds };
+    Cell {
+        name: "outbox-old-snapshot",
+        title: format!(
+            "{rate} rows of an outbox/s for {seconds} s while an old snapshot is held in its \
+             database"
+        ),
+        goal: "from the insert to the append p99 of the last fifth as of the first",
+        limit: "Postgres cannot clean up: a look passes over the dead rows of the tables that are \
+                not truncated yet. Each of the four takes the rows of ten seconds in turn.",
+        job: Job::Inbound(Inbound { door: Door::Outbox, pace, is_held: true }),
+        ..inbound_at_rate(size, Door::Outbox)
     }
 }
 
@@ -470,7 +494,11 @@ fn inbound_at_full_speed(size: Size, door: Door) -> Cell {
         goal,
         limit: "Postgres's inserts, for an outbox three of them beside two deletes, on the cores \
                 that also write the load.",
-        job: Job::Inbound(Inbound { door, pace: InboundPace::Full { count, call } }),
+        job: Job::Inbound(Inbound {
+            door,
+            pace: InboundPace::Full { count, call },
+            is_held: false,
+        }),
         ..inbound_at_rate(size, door)
     }
 }

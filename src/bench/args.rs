@@ -387,6 +387,9 @@ pub struct OutboxBenchArgs {
     /// the password.
     #[arg(long, value_name = "POSTGRES-URL")]
     pub database_url: String,
+    /// Holds an old snapshot in this database during the run, like a long report.
+    #[arg(long)]
+    pub hold_snapshot: bool,
     #[command(flatten)]
     pub write: WriteArgs,
 }

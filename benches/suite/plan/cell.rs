@@ -108,6 +108,8 @@ pub enum Job {
 pub struct Inbound {
     pub door: Door,
     pub pace: InboundPace,
+    /// True while an old snapshot is held in the database of the application.
+    pub is_held: bool,
 }
 
 #[derive(Clone, Copy, Debug)]

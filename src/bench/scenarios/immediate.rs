@@ -7,6 +7,7 @@ use crate::bench::load::intake::LoadTarget;
 use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, ratio};
 use crate::bench::run::{BenchRun, Setup, millis, now};
+use crate::bench::scenarios::lateness::compare_spans;
 
 #[derive(Clone, Copy, Debug)]
 pub struct ImmediatePlan {
@@ -61,5 +62,6 @@ pub async fn immediate<I: LoadTarget>(
     report.usage = run.usage(&before, &after, count);
     report.fact("answer p50, ms", answers.at(0.5));
     report.fact("answer p99, ms", answers.at(0.99));
+    compare_spans(&mut report, &run, (plan.scenario, plan.measured), &due);
     Ok(report)
 }

@@ -78,7 +78,10 @@ pub async fn lateness<I: LoadTarget>(
     }
     report.fact("answer p50, ms", answers.at(0.5));
     report.fact("answer p99, ms", answers.at(0.99));
-    compare_spans(&mut report, &run, plan, &due, &looks);
+    compare_spans(&mut report, &run, (plan.scenario, plan.measured), &due);
+    if plan.scenario == SOAK {
+        compare_memory(&mut report, &run, plan.measured, &looks);
+    }
     Ok(report)
 }
 
@@ -168,25 +171,26 @@ pub fn spans(scenario: &str, measured: Duration) -> Vec<(&'static str, Range<Dur
     vec![("first fifth", Duration::ZERO..fifth), ("last fifth", measured - fifth..measured)]
 }
 
-fn compare_spans(
+/// Adds the lateness of the compared parts of a measurement to the report.
+pub(in crate::bench) fn compare_spans(
     report: &mut BenchReport,
     run: &BenchRun,
-    plan: &LatenessPlan,
+    (scenario, measured): (&str, Duration),
     due: &ledger::Range,
-    looks: &[Mark],
 ) {
-    for (name, range) in spans(plan.scenario, plan.measured) {
+    for (name, range) in spans(scenario, measured) {
         let dues = due.start + millis(range.start)..due.start + millis(range.end);
         report.fact(&format!("p99 of the {name}, ms"), run.ledger.lateness(&dues).at(0.99));
-        if plan.scenario == SOAK {
-            let times = (0_u32..).map(|number| POLL_INTERVAL * number);
-            let within: Vec<&Mark> = times
-                .zip(looks)
-                .filter(|(at, _)| range.contains(at))
-                .map(|(_, look)| look)
-                .collect();
-            remember_memory(report, run, name, &within);
-        }
+    }
+}
+
+/// Adds the memory in the compared parts of a soak to the report.
+fn compare_memory(report: &mut BenchReport, run: &BenchRun, measured: Duration, looks: &[Mark]) {
+    for (name, range) in spans(SOAK, measured) {
+        let times = (0_u32..).map(|number| POLL_INTERVAL * number);
+        let within: Vec<&Mark> =
+            times.zip(looks).filter(|(at, _)| range.contains(at)).map(|(_, look)| look).collect();
+        remember_memory(report, run, name, &within);
     }
 }
 
