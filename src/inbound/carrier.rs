@@ -19,7 +19,7 @@ use crate::engine::placing::Destination;
 use crate::error_chain::chain;
 use crate::node::messages::CancelVerdict;
 use crate::node::messages::answers::{ConsumerCall, Target};
-use crate::node::requests::moving;
+use crate::node::requests::moving::{self, Reads};
 use crate::node::requests::placing::{Placer, assign_ids, clamp};
 use crate::node::requests::postgres_failures::refusal_of;
 use crate::node::requests::replacer::{NameFinding, finding_of};
@@ -270,6 +270,7 @@ impl Carrier {
         carried: &mut Carried,
     ) -> Result<(), Stop> {
         let mut over: Option<TaskId> = None;
+        let mut reads = Reads::default();
         assign_ids(&self.shared, [&mut task]);
         for _try in 0..TRIES_MAX {
             clamp(&mut task, self.shared.now());
@@ -289,7 +290,8 @@ impl Carrier {
                     return Ok(());
                 }
                 Ok(Replacement::Gone(entry)) => {
-                    let finding = finding_of(entry, &self.look_up, false).await;
+                    // A task that stays is not moved: an earlier attempt of it may be in the topic.
+                    let finding = finding_of(entry, &self.look_up, reads.is_last()).await;
                     match finding.map_err(|refusal| stop_of(inbound::of_service(refusal)))? {
                         NameFinding::Final => over = Some(entry.row),
                         NameFinding::TooLate(_task) => {
