@@ -9,6 +9,7 @@ use punctual::postgres::PostgresSettings;
 use punctual::postgres::inbound::{InboundStore, ItemKey, StoreError, StorePrecondition, Submits};
 use punctual::postgres::outbox::source::OutboxSource;
 use punctual::postgres::tasks::submit::Group;
+use serde_json::json;
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::support::database::Database;
@@ -494,6 +495,32 @@ async fn the_page_about_sql_says_what_happens() {
     shop.wait_empty().await;
     assert_eq!(shop.count("select count(*) from punctual.outbox_rejected").await, 0);
     assert!(cluster.count(TASKS).await >= 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replacement_of_a_task_that_was_perhaps_sent_stops_no_other_row() {
+    let cluster = Cluster::start("outbox").await;
+    let mut shop = Shop::open(&cluster.stack).await;
+    let topic = cluster.topic("orders").await;
+    let node = drained_by(&cluster, &shop).await;
+    for name in ["sent", "other"] {
+        let task = json!({ "topic": topic, "delay": "2h", "payload": 1, "name": name });
+        let id = node.api().submit(&task).await.id;
+        if name == "sent" {
+            // As after a redrive, or after a record without an acknowledgement.
+            let follow = format!(
+                "with f as (insert into task_follow values ('{id}', '{id}', true))
+                 update task set first_id = id where id = '{id}'"
+            );
+            sqlx::query(AssertSqlSafe(follow)).execute(&cluster.sql).await.unwrap();
+        }
+    }
+    let replace = format!("punctual.replace('{topic}', 'sent', payload => '2', delay => '1 h')");
+    shop.run(&format!("select {replace}; select punctual.cancel('{topic}', 'other')")).await;
+    shop.wait_empty().await;
+    let rejected = "select count(*) from punctual.outbox_rejected where status = 409";
+    assert_eq!(shop.count(rejected).await, 1);
+    assert_eq!(cluster.count("select count(*) from task").await, 1);
 }
 
 #[tokio::test]
