@@ -66,10 +66,7 @@ pub fn cells(size: Size) -> Vec<Cell> {
         idle(size),
     ]);
     cells.extend([take_over(size, true), take_over(size, false)]);
-    cells.extend([old_snapshot(size), soak(size)]);
-    if size == Size::Full {
-        cells.push(outbox_old_snapshot(size));
-    }
+    cells.extend([old_snapshot(size), outbox_old_snapshot(size), soak(size)]);
     cells
 }
 

@@ -40,6 +40,7 @@ fn auth_problems(settings: &Settings) -> Vec<SettingProblem> {
     lines.into_iter().map(|text| SettingProblem { flag: "--auth-file", text }).collect()
 }
 
+/// Returns the rules that a node with these settings has for the auth file.
 fn rules(settings: &Settings) -> NodeRules {
     NodeRules {
         burst_min: settings.limits.batch_tasks_max.saturating_as(),

@@ -278,7 +278,7 @@ pub fn table(caption: &str, heads: &[&str], rows: &Markup) -> Markup {
 pub fn sample(call: &str) -> Markup {
     html! {
         details {
-            summary { "The same with curl" }
+            summary { "The same with curl, in bash or zsh" }
             pre tabindex="0" { code { (call) } }
         }
     }

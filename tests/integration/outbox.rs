@@ -510,13 +510,14 @@ async fn a_replacement_of_a_task_that_was_perhaps_sent_stops_no_other_row() {
             // As after a redrive, or after a record without an acknowledgement.
             let follow = format!(
                 "with f as (insert into task_follow values ('{id}', '{id}', true))
-                 update task set first_id = id where id = '{id}'"
+                 update task set first_id = id, attempt = 2 where id = '{id}'"
             );
             sqlx::query(AssertSqlSafe(follow)).execute(&cluster.sql).await.unwrap();
         }
     }
     let replace = format!("punctual.replace('{topic}', 'sent', payload => '2', delay => '1 h')");
-    shop.run(&format!("select {replace}; select punctual.cancel('{topic}', 'other')")).await;
+    let cancel = |name: &str| format!("punctual.cancel('{topic}', '{name}')");
+    shop.run(&format!("select {replace}, {}, {}", cancel("sent"), cancel("other"))).await;
     shop.wait_empty().await;
     let rejected = "select count(*) from punctual.outbox_rejected where status = 409";
     assert_eq!(shop.count(rejected).await, 1);

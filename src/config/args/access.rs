@@ -125,7 +125,7 @@ pub struct CheckAuth {
     /// The auth file.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// --batch-max of the nodes: a limit of tasks needs a `burst` for the largest batch.
+    /// --batch-max of the nodes: the `burst` of a limit on tasks must be as large.
     #[arg(
         long,
         env = "PUNCTUAL_BATCH_MAX",

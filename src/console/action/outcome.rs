@@ -1,5 +1,5 @@
-//! The page after an action. A success has an address of its own, to which the answer of the form
-//! leads, so that a browser which loads the page again does not act again.
+//! The page after an action. A success has an address of its own, and the answer to the form leads
+//! there: a reload of the page must not repeat the action.
 
 use maud::{Markup, html};
 use serde_json::{Map, Value};
@@ -14,8 +14,8 @@ const SHOWN: [&str; 6] = ["redriven", "dropped", "more", "cursor", "in_flight", 
 /// What an action has changed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Outcome {
-    pub action: Action,
-    /// The answer of the call, or those members of it that the page shows.
+    action: Action,
+    /// The members of the call's answer that the page shows.
     done: Value,
 }
 

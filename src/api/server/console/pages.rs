@@ -198,7 +198,7 @@ pub async fn act(
         Ok(done) => {
             let outcome = Outcome::new(action, &done);
             let sessions = &api.shared().cursors.sessions;
-            to(&outcome.address(&sessions.form_token(&proven(&outcome, identified))), None)
+            to(&outcome.address(&sessions.form_token(&sealed_for(&outcome, identified))), None)
         }
         Err(reason) => {
             let page = outcome::refused(&action, &reason);
@@ -208,11 +208,11 @@ pub async fn act(
 }
 
 fn is_sealed(api: &Api, outcome: &Outcome, identified: &Identified, seal: &str) -> bool {
-    api.shared().cursors.sessions.is_form_token(seal, &proven(outcome, identified))
+    api.shared().cursors.sessions.is_form_token(seal, &sealed_for(outcome, identified))
 }
 
-/// Returns the bytes that the seal of an outcome is made of: it is good for one reader.
-fn proven(outcome: &Outcome, identified: &Identified) -> Vec<u8> {
+/// Returns the bytes that the seal of an outcome is made of. The seal is good for one reader.
+fn sealed_for(outcome: &Outcome, identified: &Identified) -> Vec<u8> {
     [b"done ", identified.whose.as_slice(), b" ", &outcome.sealed()].concat()
 }
 
@@ -220,6 +220,6 @@ fn not_of_this_session() -> Refused {
     Refused::new(
         StatusCode::FORBIDDEN.as_u16(),
         "not of this session",
-        "The address tells of an action of another session, or was changed. It does nothing.",
+        "The address is of another session, or was changed. Nothing was done now.",
     )
 }
