@@ -210,9 +210,11 @@ async fn a_pop_that_waits_ends_with_its_token() {
     let cluster = Cluster::start("expires-pop").await;
     let topic = cluster.topic("orders").await;
     let popper = Caller::new("popper").await;
-    let expires_at = now_ms() + 12_000;
+    let expires_at = now_ms() + 20_000;
     let file = AuthFile::new("expires-pop", &file_of(&[popper.that_expires(expires_at)]));
-    let node = cluster.node_with(&["--auth-file", file.path()]).await;
+    // Without the token's end, the call would wait for 50 s.
+    let flags = ["--auth-file", file.path(), "--request-timeout", "70s"];
+    let node = cluster.node_with(&flags).await;
     let call = Some(json!({ "group": "workers", "wait": "50s" }));
     let path = format!("/v1/topics/{topic}/pop");
     let answer = popper.send(node.api(), Method::POST, &path, call.clone()).await;
