@@ -67,19 +67,19 @@ fn an_expired_task_has_an_expiry_which_was_reached_and_no_record() {
 #[test]
 fn no_record_is_handed_over_after_the_expiry() {
     let mut history = published(1000);
-    for (after, broken) in [(3900, &[][..]), (5000, &[Rule::AfterExpiry])] {
+    for (after, broken) in [(6900, &[][..]), (8000, &[Rule::AfterExpiry])] {
         append_at(&mut history, after);
         assert_eq!(rules(&history), broken, "{after} ms after it was due");
     }
     let due_at = history.lines[0].due_at;
-    operation(&mut history, Kind::PostgresStop, due_at, due_at + 4000);
-    operation(&mut history, Kind::KillNode, due_at, due_at + 4000);
+    operation(&mut history, Kind::PostgresStop, due_at, due_at + 7000);
+    operation(&mut history, Kind::KillNode, due_at, due_at + 7000);
     assert_eq!(rules(&history), [Rule::AfterExpiry], "neither holds back what was handed over");
-    operation(&mut history, Kind::Stall(Server::Postgres), due_at, due_at + 4000);
+    operation(&mut history, Kind::Stall(Server::Postgres), due_at, due_at + 7000);
     assert_eq!(rules(&history), [Rule::AfterExpiry], "neither does a slow Postgres");
     for kind in [Kind::KafkaStop, Kind::Stall(Server::Kafka)] {
         history.spans.clear();
-        operation(&mut history, kind, due_at, due_at + 4000);
+        operation(&mut history, kind, due_at, due_at + 7000);
         assert_eq!(rules(&history), [], "{}", kind.name());
     }
 }
