@@ -10,7 +10,6 @@ pub(super) mod stalls;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -27,17 +26,20 @@ use rdkafka::{Offset, Timestamp as RecordTime, TopicPartitionList};
 use thiserror::Error;
 use tokio::sync::Notify;
 
-use self::stalls::{DEADLINE, Places, StallWatch, TopicProbe};
+use self::stalls::{DEADLINE, FoundPartitions, Places, StallWatch, TopicProbe};
 use super::context::tells_of_a_lost_leader;
 use super::{ClientError, KafkaSettings};
 use crate::clock;
 use crate::domain::task::intake_record::{IntakeHeaders, IntakeRecord};
 use crate::domain::{Timestamp, TopicName};
+use crate::telemetry::logging;
 
 /// KiB and records of one partition that the client keeps ready. A fetch that was begun before is
 /// kept, too.
 const QUEUED_KIB_MAX: &str = "4096";
 const QUEUED_RECORDS_MIN: &str = "10000";
+/// How long the end of a client is waited for.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The reason why a question about an intake topic has no answer.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -225,9 +227,9 @@ impl IntakeReader {
         self.consumer.context().ends.lock().clone()
     }
 
-    /// Returns the number of partitions, or `None` when there is no such topic. Finds out, too,
-    /// whether the client still reads the partitions that it was given: see [`Self::is_outdated`].
-    pub async fn probe(&mut self) -> Result<Option<i32>, IntakeError> {
+    /// Returns the partitions, or `None` when there is no such topic. Finds out, too, whether the
+    /// client still reads the partitions that it was given: see [`Self::is_outdated`].
+    pub async fn probe(&mut self) -> Result<Option<FoundPartitions>, IntakeError> {
         let (topic, partitions) = (self.topic.clone(), self.queues.keys().copied().collect());
         let ask = move |consumer: &BaseConsumer<IntakeContext>| {
             let partitions: Vec<i32> = partitions;
@@ -246,7 +248,7 @@ impl IntakeReader {
             context.is_stuck.store(true, Ordering::Relaxed);
             tracing::warn!(topic = %self.topic, %stall, "replacing the reader of an intake topic");
         }
-        Ok(probe.partition_count)
+        Ok(probe.partitions)
     }
 
     pub async fn bounds(&self, partition: i32) -> Result<LogBounds, IntakeError> {
@@ -299,10 +301,19 @@ impl IntakeReader {
         IntakeError::Unanswered { topic: self.topic.clone(), reason: error.to_string() }
     }
 
-    /// Ends the reader, away from the async threads.
+    /// Ends the reader, away from the async threads. A client that takes longer than
+    /// [`CLOSE_DEADLINE`] ends in the background.
     pub async fn close(self) {
-        if tokio::task::spawn_blocking(move || drop(self)).await.is_err() {
-            tracing::warn!("the reader of an intake topic did not close cleanly");
+        let topic = self.topic.clone();
+        let closing = tokio::task::spawn_blocking(move || drop(self));
+        match tokio::time::timeout(CLOSE_DEADLINE, closing).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_panicked)) => {
+                tracing::warn!(%topic, "the reader of an intake topic did not close cleanly");
+            }
+            Err(_elapsed) => {
+                tracing::warn!(%topic, "the reader of an intake topic takes long to close");
+            }
         }
     }
 }
@@ -322,7 +333,7 @@ pub(super) fn record_of(message: &BorrowedMessage<'_>) -> IntakeRecord {
         key: message.key().map(Into::into),
         payload: message.payload().map(Into::into),
         // The library panics at a name that is not UTF-8, and any producer may write one.
-        headers: catch_unwind(AssertUnwindSafe(|| headers_of(message))).ok(),
+        headers: logging::catch_panic(|| headers_of(message)),
     }
 }
 

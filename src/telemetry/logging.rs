@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 pub(super) use self::lines::Lost;
-pub use self::lines::{flush, uncouple};
+pub use self::lines::{catch_panic, flush, uncouple};
 
 /// Format and filter of the logs.
 #[derive(Clone, PartialEq, Eq, Debug)]

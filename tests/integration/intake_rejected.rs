@@ -17,10 +17,11 @@ async fn of_a_thousand_records_the_bad_ones_are_rejected_and_all_others_are_task
     let small = [("max.message.bytes", "2000")];
     cluster.alter_topic(&intake.rejected_topic(), &small).await;
     let topic = cluster.topic("orders").await;
-    let large = "x".repeat(3_000);
+    let [large, larger] = [3_000, 70_000].map(|length| "x".repeat(length));
     let sends = (0..1_000).map(|n: i32| {
         let (partition, payload) = (n % 3, n.to_string());
-        let (large, topic, intake) = (&large, &topic, &intake);
+        let large = if n == 951 { &larger } else { &large };
+        let (topic, intake) = (&topic, &intake);
         async move {
             match n % 100 {
                 // Later records have the same key and are no less tasks.
@@ -58,7 +59,9 @@ async fn of_a_thousand_records_the_bad_ones_are_rejected_and_all_others_are_task
     // The rejected topic refuses the large ones.
     let kept = "select count(*) from intake_rejected
         where status = 422 and reason like '%no topic%' and octet_length(payload) = 3000";
-    eventually("the others are kept", DEADLINE, async || cluster.count(kept).await == 10).await;
+    eventually("the others are kept", DEADLINE, async || cluster.count(kept).await == 9).await;
+    eventually("and the place of the largest", DEADLINE, async || cluster.count(KEPT).await == 1)
+        .await;
     eventually("all rejected records are counted", DEADLINE, async || {
         intake.metric(&node, "punctual_intake_records_rejected_total").await == 20.0
     })
@@ -147,6 +150,33 @@ async fn leave_a_rejection(intake: &Intake<'_>) {
     intake.append(0, Some("refused"), None, &[HOUR]).await;
     dying.wait_exit(DEADLINE).await;
     assert_eq!(intake.cluster.count(WAITING).await, 1);
+}
+
+/// Somebody holds the row of a rejection for longer than a statement waits for it.
+#[tokio::test]
+async fn a_rejected_record_is_written_once_while_its_row_is_locked() {
+    let cluster = Cluster::start("intake").await;
+    let intake = Intake::open(&cluster).await;
+    leave_a_rejection(&intake).await;
+    let mut holder = cluster.sql.begin().await.unwrap();
+    sqlx::query("select from intake_rejected for update").execute(&mut *holder).await.unwrap();
+    let rejected = cluster.consumer(&intake.rejected_topic());
+    let node = intake.node().await;
+    rejected.wait_count(1, DEADLINE).await;
+    eventually("the delete has failed twice", DEADLINE, async || {
+        intake.metric(&node, "punctual_intake_turn_failures_total").await >= 2.0
+    })
+    .await;
+    holder.rollback().await.unwrap();
+    eventually("the row is deleted", DEADLINE, async || {
+        cluster.count("select count(*) from intake_rejected").await == 0
+    })
+    .await;
+    eventually("it is counted once", DEADLINE, async || {
+        intake.metric(&node, "punctual_intake_records_rejected_total").await == 1.0
+    })
+    .await;
+    assert_eq!(rejected.records().len(), 1);
 }
 
 /// Kafka deletes a rejected record before it is written.

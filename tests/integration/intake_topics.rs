@@ -43,6 +43,11 @@ impl<'a> Intake<'a> {
 
     pub async fn without_rejected(cluster: &'a Cluster) -> Self {
         let topic = cluster.topic("in").await;
+        Self::at(cluster, topic)
+    }
+
+    /// Uses a topic that is there.
+    pub fn at(cluster: &'a Cluster, topic: String) -> Self {
         let producer = config(cluster).create().unwrap();
         Self { cluster, topic, producer }
     }
@@ -350,8 +355,7 @@ async fn partitions_are_taken_over_and_new_ones_are_noticed() {
     })
     .await;
     // The first producer does not know the new partitions yet.
-    let (topic, producer) = (intake.topic.clone(), config(&cluster).create().unwrap());
-    let intake = Intake { cluster: &cluster, topic, producer };
+    let intake = Intake::at(&cluster, intake.topic.clone());
     intake.append(4, Some("1"), None, &[to, HOUR]).await;
     intake.wait_read(301).await;
 }

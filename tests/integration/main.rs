@@ -56,6 +56,7 @@ mod identities;
 mod idle_connections;
 mod inbound_claims;
 mod intake_answers;
+mod intake_leaders;
 mod intake_rejected;
 mod intake_topics;
 mod intake_transactions;

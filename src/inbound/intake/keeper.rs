@@ -19,7 +19,9 @@ use crate::domain::{Monotonic, Throttle, TopicName};
 use crate::error_chain::chain;
 use crate::failpoint::{Failpoint, reach};
 use crate::inbound::carrier::{Carrier, Stop};
-use crate::kafka::{IntakeError, IntakeReader, KafkaSettings, ReadFailure, TopicCache};
+use crate::kafka::{
+    FoundPartitions, IntakeError, IntakeReader, KafkaSettings, ReadFailure, TopicCache,
+};
 use crate::node::membership::Bulletin;
 use crate::node::requests::service::Service;
 use crate::node::shared::NodeShared;
@@ -80,7 +82,10 @@ pub struct IntakeKeeper {
     /// `None` before the first look, and when the next look needs a new one.
     reader: Option<IntakeReader>,
     partitions: BTreeMap<i32, Partition>,
-    partition_count: i32,
+    /// The partitions of the topic, as Kafka has told last.
+    found: FoundPartitions,
+    /// Since when Kafka has not answered, or some partition of this node has had no leader.
+    unreadable_since: Option<Monotonic>,
     refreshed_at: Option<Monotonic>,
     /// The next look must come now: a position may have changed.
     is_stale: bool,
@@ -127,7 +132,8 @@ impl IntakeKeeper {
             draining: parts.draining,
             reader: None,
             partitions: BTreeMap::new(),
-            partition_count: 0,
+            found: FoundPartitions::default(),
+            unreadable_since: None,
             refreshed_at: None,
             is_stale: true,
             is_unassigned: true,
@@ -270,16 +276,23 @@ impl IntakeKeeper {
             }
             self.is_unassigned = true;
         }
+        let mut unanswered = None;
         let mine: BTreeSet<i32> = {
-            let count = if is_time { self.count_partitions().await? } else { self.partition_count };
-            self.partition_count = count;
+            if is_time {
+                unanswered = self.find_partitions().await?;
+            }
             let bulletin = self.bulletin.borrow_and_update();
             let shards = self.turns.carrier.shared.cluster.shards;
             let shard_of = |number: &i32| {
                 shards.slot_of("intake", format!("{}/{number}", self.topic).as_bytes()).0
             };
-            (0..count).filter(|number| bulletin.mine.contains(&shard_of(number))).collect()
+            (0..self.found.count)
+                .filter(|number| bulletin.mine.contains(&shard_of(number)))
+                .collect()
         };
+        if is_time {
+            self.note_unreadable(&mine, unanswered);
+        }
         self.is_stale = false;
         if let Err(stop) = self.take_positions(&mine).await {
             self.is_stale = true;
@@ -292,19 +305,40 @@ impl IntakeKeeper {
         Ok(())
     }
 
-    async fn count_partitions(&mut self) -> Result<i32, Stop> {
-        let Some(reader) = &mut self.reader else { return Ok(self.partition_count) };
+    /// Asks Kafka about the partitions. Returns the reason why it has not answered, if the records
+    /// that were read can go on.
+    async fn find_partitions(&mut self) -> Result<Option<Stop>, Stop> {
+        let Some(reader) = &mut self.reader else { return Ok(None) };
         match reader.probe().await {
-            Ok(Some(count)) => Ok(count),
+            Ok(Some(found)) => {
+                self.found = found;
+                Ok(None)
+            }
             Ok(None) => {
                 self.missing_counts = self.missing_counts.saturating_add(1);
                 self.is_unassigned = true;
                 clock::sleep(MISSING_PAUSE).await;
                 Err(Stop::later("Kafka has no topic of this name"))
             }
-            // Records that were read go on.
-            Err(_unanswered) if !self.partitions.is_empty() => Ok(self.partition_count),
+            Err(error) if !self.partitions.is_empty() => Ok(Some(stop_of(&error))),
             Err(error) => Err(stop_of(&error)),
+        }
+    }
+
+    /// Notes whether some partition of this node cannot be read.
+    fn note_unreadable(&mut self, mine: &BTreeSet<i32>, unanswered: Option<Stop>) {
+        let mut stop = unanswered.map(|stop| (None, stop));
+        if stop.is_none()
+            && let Some(number) = mine.difference(&self.found.led).next()
+        {
+            stop = Some((Some(*number), Stop::later("the partition has no leader")));
+        }
+        match stop {
+            None => self.unreadable_since = None,
+            Some((partition, stop)) => {
+                self.unreadable_since.get_or_insert(clock::monotonic());
+                self.log(partition, &stop);
+            }
         }
     }
 
@@ -322,9 +356,10 @@ impl IntakeKeeper {
         self.turns.rejected.left(left);
         let store = &mut self.turns.carrier.store;
         let mut waiting = store.waiting_rejections(&self.topic, &positions).await?;
-        let before: BTreeSet<i32> = self.partitions.keys().copied().collect();
-        self.partitions.retain(|number, _| mine.contains(number));
-        let mut is_changed = before != *mine;
+        let before = self.partitions.len();
+        self.partitions.retain(|number, _| positions.contains_key(number));
+        let is_left = self.partitions.len() < before;
+        let mut is_changed = is_left || self.partitions.len() < positions.len();
         if is_changed {
             // A partition that waited may be another node's now.
             self.metrics.rejected_topic_missing.set(0);
@@ -356,15 +391,18 @@ impl IntakeKeeper {
         Ok(())
     }
 
-    /// Returns the positions of partitions. A new partition begins with its first record.
+    /// Returns the positions of partitions. A new partition begins with its first record, as soon as
+    /// it has a leader.
     async fn positions(&mut self, numbers: &[i32]) -> Result<BTreeMap<i32, Position>, Stop> {
         let store = &mut self.turns.carrier.store;
         let positions = store.positions(&self.topic, numbers).await?;
         let mut first = BTreeMap::new();
-        for number in numbers.iter().filter(|number| !positions.contains_key(number)) {
+        let is_new = |number: &i32| !positions.contains_key(number);
+        let led = self.found.led.iter().filter(|number| numbers.contains(number));
+        for number in led.copied().filter(is_new) {
             let Some(reader) = &self.reader else { break };
-            let bounds = reader.bounds(*number).await.map_err(|error| stop_of(&error))?;
-            first.insert(*number, bounds.first);
+            let bounds = reader.bounds(number).await.map_err(|error| stop_of(&error))?;
+            first.insert(number, bounds.first);
         }
         if first.is_empty() {
             return Ok(positions);
@@ -435,6 +473,10 @@ impl IntakeKeeper {
 
     fn log_stop(&mut self, partition: Option<i32>, stop: &Stop) {
         self.metrics.failures.inc();
+        self.log(partition, stop);
+    }
+
+    fn log(&mut self, partition: Option<i32>, stop: &Stop) {
         let (intake, reason) = (&self.topic, stop.reason());
         if self.said.lets_through(clock::monotonic()) {
             tracing::warn!(%intake, partition, reason, "an intake topic waits; trying again");
@@ -452,8 +494,9 @@ impl IntakeKeeper {
         };
         self.metrics.lag.set(self.partitions.iter().map(lag_of).fold(0, i64::saturating_add));
         self.metrics.partitions.set(self.partitions.len().saturating_as::<i64>());
-        let own = self.waits_since.map(|since| now.since(since)).unwrap_or_default();
-        let longest = self.partitions.values().map(|partition| partition.waits_for(now)).max();
-        self.metrics.waits.set(longest.unwrap_or_default().max(own).as_secs_f64());
+        let own = [self.waits_since, self.unreadable_since].into_iter().flatten();
+        let own = own.map(|since| now.since(since));
+        let all = self.partitions.values().map(|partition| partition.waits_for(now)).chain(own);
+        self.metrics.waits.set(all.max().unwrap_or_default().as_secs_f64());
     }
 }

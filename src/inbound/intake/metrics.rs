@@ -92,7 +92,8 @@ impl IntakeMetrics {
         }
         registry.register_with_unit(
             "punctual_intake_waits",
-            "For how long a partition of an intake topic could not go on; the longest",
+            "For how long a partition of an intake topic could not go on, or Kafka has not \
+             answered; the longest",
             Unit::Seconds,
             metrics.waits.clone(),
         );

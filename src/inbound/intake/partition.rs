@@ -1,6 +1,6 @@
 //! The state of a partition of an intake topic that this node reads.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::clock;
@@ -24,6 +24,8 @@ pub(super) struct Partition {
     pub(super) records: VecDeque<IntakeRecord>,
     /// The rejections that are stored, and whose records are not written yet.
     pub(super) waiting: WaitingRejections,
+    /// Offsets of rejections whose records are written, and that are not deleted yet.
+    pub(super) written: BTreeSet<i64>,
     /// Records refused by the statement that stores records. The next check rejects these records.
     refused: BTreeMap<i64, RejectedRow>,
     /// Records before this offset have counted against the limits of their principal.
@@ -50,6 +52,7 @@ impl Partition {
             read_to: position.next,
             records: VecDeque::new(),
             waiting: WaitingRejections::new(),
+            written: BTreeSet::new(),
             refused: BTreeMap::new(),
             charged_to: 0,
             checked_max: usize::MAX,
@@ -70,9 +73,11 @@ impl Partition {
         if position.generation != self.precondition.position.generation {
             self.refused.clear();
             self.charged_to = 0;
+            self.written.clear();
         }
         self.precondition.position = position;
         self.waiting = waiting;
+        self.written.retain(|offset| self.waiting.contains_key(offset));
         self.records.clear();
     }
 
@@ -101,6 +106,7 @@ impl Partition {
     pub(super) fn waiting(&self) -> impl Iterator<Item = (&IntakeRecord, &Rejection)> {
         let next = self.precondition.position.next;
         let waiting = self.waiting.range(..next);
+        let waiting = waiting.filter(|(offset, _)| !self.written.contains(offset));
         waiting.filter_map(|(offset, rejection)| Some((self.rejected(*offset)?, rejection)))
     }
 

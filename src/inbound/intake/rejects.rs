@@ -1,6 +1,8 @@
 //! Writes rejected records to the rejected topic. Their rejections are stored before, in the
 //! transaction that has moved the offset behind them, and deleted afterwards.
 
+use std::collections::BTreeSet;
+
 use az::SaturatingAs as _;
 
 use super::metrics::OneIntake;
@@ -87,6 +89,7 @@ impl RejectedTopic {
         store: &mut InboundStore,
         partition: &mut Partition,
     ) -> Result<(), Stop> {
+        self.delete_written(store, partition).await?;
         let gone = partition.waiting_without_record();
         self.keep_gone(store, partition, gone).await?;
         if partition.waiting().next().is_none() {
@@ -100,18 +103,20 @@ impl RejectedTopic {
             self.dropped(number, reasons);
             return Ok(());
         }
-        let (mut written, mut refused, mut away) = (Vec::new(), Vec::new(), None);
+        let (mut written, mut refused, mut away) = (BTreeSet::new(), Vec::new(), None);
         let outcomes = self.send(partition).await?;
         for ((record, _), outcome) in partition.waiting().zip(outcomes) {
             match outcome {
-                RejectOutcome::Acknowledged => written.push(record.offset),
+                RejectOutcome::Acknowledged => {
+                    written.insert(record.offset);
+                }
                 RejectOutcome::Refused { reason } => refused.push((record.offset, reason)),
                 RejectOutcome::Away { reason } => away = Some(reason),
             }
         }
+        partition.written.extend(written);
         reach(Failpoint::IntakeRejected);
-        let written = self.delete(store, partition, written).await?;
-        self.wrote(partition.precondition.partition, &written);
+        self.delete_written(store, partition).await?;
         for (offset, reason) in refused {
             self.keep(store, partition, (offset, &reason)).await?;
         }
@@ -119,6 +124,20 @@ impl RejectedTopic {
             None => Ok(()),
             Some(reason) => Err(Stop::later(format!("cannot write to {}: {reason}", self.topic))),
         }
+    }
+
+    /// Deletes the rejections whose records are written. They stay known until Postgres has deleted
+    /// them, so that no record is written again because of a lock.
+    pub(super) async fn delete_written(
+        &self,
+        store: &mut InboundStore,
+        partition: &mut Partition,
+    ) -> Result<(), Stop> {
+        let written = partition.written.iter().copied().collect();
+        let deleted = self.delete(store, partition, written).await?;
+        partition.written.clear();
+        self.wrote(partition.precondition.partition, &deleted);
+        Ok(())
     }
 
     fn wrote(&self, partition: i32, written: &[Rejection]) {

@@ -85,6 +85,7 @@ impl Turns {
         partition: &mut Partition,
         first: i64,
     ) -> Result<(), Stop> {
+        self.rejected.delete_written(&mut self.carrier.store, partition).await?;
         let deleted = partition.waiting.range(..first).map(|(offset, _)| *offset).collect();
         self.rejected.keep_gone(&mut self.carrier.store, partition, deleted).await
     }

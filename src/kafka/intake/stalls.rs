@@ -5,7 +5,7 @@
 //! the log has records behind the place of the client, the client has none ready, and its place
 //! stays the same. Or the client cannot ask for the end of the log, although it gets metadata.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::time::Duration;
 
@@ -24,11 +24,19 @@ const STANDS_MAX: Duration = Duration::from_secs(20);
 /// Older places are not used: nobody serves the client, or the node was frozen.
 const PLACE_AGE_MAX: Duration = Duration::from_secs(10);
 
+/// The partitions of a topic.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FoundPartitions {
+    pub count: i32,
+    /// Those with a leader. The others can be neither read nor asked about.
+    pub led: BTreeSet<i32>,
+}
+
 /// The answers of Kafka about a topic.
 #[derive(Debug)]
 pub struct TopicProbe {
     /// `None` when there is no such topic.
-    pub partition_count: Option<i32>,
+    pub partitions: Option<FoundPartitions>,
     /// The ends of the partitions that were asked for and have a leader: the offset after the last
     /// record that a consumer may read. `None` without an answer.
     pub ends: Option<HashMap<i32, i64>>,
@@ -49,19 +57,20 @@ impl TopicProbe {
         let found = metadata.topics().first();
         let found = match found.map(|found| (found, found.error().map(Code::from))) {
             None | Some((_, Some(Code::UnknownTopicOrPartition | Code::UnknownTopic))) => {
-                return Ok(Self { partition_count: None, ends: None });
+                return Ok(Self { partitions: None, ends: None });
             }
             Some((_, Some(code))) => return Err(KafkaError::MetadataFetch(code)),
             Some((found, None)) => found.partitions(),
         };
         let led = found.iter().filter(|partition| partition.leader() >= 0);
-        let led = led.map(rdkafka::metadata::MetadataPartition::id);
-        let led: Vec<i32> = led.filter(|number| partitions.contains(number)).collect();
-        let ends = ends(consumer, topic, &led);
+        let led: BTreeSet<i32> = led.map(rdkafka::metadata::MetadataPartition::id).collect();
+        let asked: Vec<i32> = partitions.iter().copied().filter(|at| led.contains(at)).collect();
+        let ends = ends(consumer, topic, &asked);
         if let Err(error) = &ends {
             tracing::debug!(%topic, %error, "ask for the ends of partitions");
         }
-        Ok(Self { partition_count: i32::try_from(found.len()).ok(), ends: ends.ok() })
+        let count = i32::try_from(found.len()).unwrap_or(i32::MAX);
+        Ok(Self { partitions: Some(FoundPartitions { count, led }), ends: ends.ok() })
     }
 }
 

@@ -48,11 +48,22 @@ const WRITTEN: &str = "-- rejected records of an intake topic are written
 delete from intake_rejected
 where topic = $1 and partition = $2 and generation = $3 and record_offset = any($4) and is_waiting";
 
+/// Larger records are not kept whole: only their place in the log and the reason.
+const KEPT_BYTES_MAX: usize = 64 << 10;
+/// With so many rejections of a topic in the table, records of further ones are not kept. It bounds
+/// what producers of an intake topic can have stored, to some 640 MiB.
+const KEPT_RECORDS_MAX: i64 = 10_000;
+
 /// Another node may have written or kept the record meanwhile.
 const KEEP: &str = "-- keep a rejected record of an intake topic
-update intake_rejected set is_waiting = false, key = coalesce($5, key),
-  payload = coalesce($6, payload), headers = coalesce($7, headers)
-where topic = $1 and partition = $2 and generation = $3 and record_offset = $4 and is_waiting";
+update intake_rejected r set is_waiting = false,
+  key = coalesce(case when k.has_room then $5 end, r.key),
+  payload = coalesce(case when k.has_room then $6 end, r.payload),
+  headers = coalesce(case when k.has_room then $7 end, r.headers)
+from (select count(*) < $8 as has_room
+  from (select from intake_rejected where topic = $1 limit $8) counted) k
+where r.topic = $1 and r.partition = $2 and r.generation = $3 and r.record_offset = $4
+  and r.is_waiting";
 
 /// The rejections of a partition whose records are not written yet, by their offsets.
 pub type WaitingRejections = BTreeMap<i64, Rejection>;
@@ -162,15 +173,17 @@ impl InboundStore {
         self.connection.run("delete rejections that are written", delete).await
     }
 
-    /// Keeps a rejected record in `intake_rejected`. While records are encrypted, and when the log
-    /// does not have the record any more, only its place and the reason. Returns false when another
-    /// node was faster.
+    /// Keeps a rejected record in `intake_rejected`: whole, or only its place and the reason. The
+    /// latter while records are encrypted, when the log does not have the record any more, and
+    /// above [`KEPT_BYTES_MAX`] or [`KEPT_RECORDS_MAX`]. Returns false when another node was
+    /// faster.
     pub async fn keep_rejected(
         &mut self,
         precondition: &OffsetPrecondition,
         (offset, record): (i64, Option<&IntakeRecord>),
     ) -> Result<bool, PostgresError> {
         let record = record.filter(|_record| !self.keys.current().seals());
+        let record = record.filter(|record| record.bytes() <= KEPT_BYTES_MAX);
         let headers = record.map(IntakeRecord::encoded_headers);
         let keep = async |open: &mut PgConnection| {
             let query = sqlx::query(KEEP)
@@ -180,7 +193,8 @@ impl InboundStore {
                 .bind(offset)
                 .bind(record.and_then(|record| record.key.as_deref()))
                 .bind(record.and_then(|record| record.payload.as_deref()))
-                .bind(&headers);
+                .bind(&headers)
+                .bind(KEPT_RECORDS_MAX);
             Ok(query.execute(open).await?.rows_affected() == 1)
         };
         self.connection.run("keep a rejected record of an intake topic", keep).await

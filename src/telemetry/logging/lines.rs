@@ -8,8 +8,10 @@
 //! mention missing lines in the log itself, and bounds the buffer in lines instead of bytes.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::cell::Cell;
 use std::fmt;
 use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use az::SaturatingAs as _;
@@ -25,6 +27,11 @@ const FLUSH_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The log of the process. There is one, because there is one stderr.
 static LOG: Log = Log { state: Mutex::new(LogState::new()), changed: Condvar::new() };
+
+thread_local! {
+    /// True while the thread runs code whose panic is caught, and is no fault of the program.
+    static IS_PANIC_EXPECTED: Cell<bool> = const { Cell::new(false) };
+}
 
 struct Log {
     state: Mutex<LogState>,
@@ -125,6 +132,9 @@ pub fn uncouple() -> io::Result<()> {
     // The default hook writes to stderr itself. It would block the panicking thread before the
     // panic is reported.
     std::panic::set_hook(Box::new(|panic| {
+        if IS_PANIC_EXPECTED.get() {
+            return;
+        }
         let backtrace = Backtrace::capture();
         match backtrace.status() {
             BacktraceStatus::Captured => tracing::error!("{panic}\n{backtrace}"),
@@ -132,6 +142,15 @@ pub fn uncouple() -> io::Result<()> {
         }
     }));
     Ok(())
+}
+
+/// Runs code of a library that panics at some input. Returns `None` after a panic, which is not
+/// logged: whoever sends the input could fill the log.
+pub fn catch_panic<T>(run: impl FnOnce() -> T) -> Option<T> {
+    let before = IS_PANIC_EXPECTED.replace(true);
+    let outcome = catch_unwind(AssertUnwindSafe(run));
+    IS_PANIC_EXPECTED.set(before);
+    outcome.ok()
 }
 
 /// Waits until all logged lines are written, at most one second.
@@ -160,6 +179,14 @@ impl Collector for Lost {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_panic_is_expected_only_where_it_is_caught() {
+        let inner = || IS_PANIC_EXPECTED.get();
+        assert_eq!(catch_panic(inner), Some(true));
+        assert_eq!(catch_panic(|| catch_panic(|| panic!("bad name")).is_none()), Some(true));
+        assert!(!IS_PANIC_EXPECTED.get());
+    }
 
     #[test]
     fn what_does_not_fit_is_counted() {
