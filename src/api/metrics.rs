@@ -12,7 +12,7 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// The limits that reject something, the service's own included. Each has a series from the start,
 /// so that a rate does not miss the first event.
-const LIMITS: [&str; 33] = [
+const LIMITS: [&str; 34] = [
     "requests_in_flight",
     "caller_requests",
     "caller_probes",
@@ -39,6 +39,7 @@ const LIMITS: [&str; 33] = [
     "changes_share",
     "look_ups_share",
     "pop_groups",
+    "pop_groups_share",
     "pops_waiting",
     "audit",
     "topic_look_ups",

@@ -6,14 +6,17 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::process::Child;
 use uuid::Uuid;
 
 use crate::clock_steps::{node_with_that_clock, step, take_over_the_clock};
+use crate::revoked::{Caller, file_of};
 use crate::support::kafka_way::KafkaWay;
 use crate::support::node::{binary, program};
 use crate::support::{Api, Cluster, eventually, eventually_some, now_ms};
+use crate::tokens::AuthFile;
 
 const DEADLINE: Duration = Duration::from_secs(90);
 
@@ -115,6 +118,32 @@ async fn a_popped_task_has_its_record_and_its_terms() {
     assert_eq!(pop(api, &topic, "0s", 10).await, Vec::<Value>::new());
     let unknown = api.post("/v1/topics/no-such-topic/pop", call("1s", 1)).await;
     assert_eq!(unknown.status, 404, "{}", unknown.text);
+}
+
+/// Each group costs the node a Kafka client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_principal_takes_only_its_share_of_the_groups() {
+    let cluster = Cluster::start("pops-share").await;
+    let topic = cluster.topic("orders").await;
+    let (greedy, modest) = (Caller::new("greedy").await, Caller::new("modest").await);
+    let lines = file_of(&[greedy.with_rights(), modest.with_rights()]);
+    let file = AuthFile::new("pops-share", &lines);
+    let node = cluster.node_with(&["--auth-file", file.path()]).await;
+    let path = format!("/v1/topics/{topic}/pop");
+    let pop = async |caller: &Caller, group: &str| {
+        let call = json!({ "group": group, "wait": "0s" });
+        caller.send(node.api(), Method::POST, &path, Some(call)).await
+    };
+    for n in 0..16 {
+        let answer = pop(&greedy, &format!("group-{n}")).await;
+        assert_eq!(answer.status, 200, "{n}: {}", answer.text);
+    }
+    let refused = pop(&greedy, "group-16").await;
+    assert_eq!(refused.status, 503, "{}", refused.text);
+    assert!(refused.text.contains("pop_groups_share"), "{}", refused.text);
+    // A group that is read already is nobody's share.
+    assert_eq!(pop(&greedy, "group-3").await.status, 200);
+    assert_eq!(pop(&modest, "group-16").await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,19 +16,19 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const BOUND: Duration = Duration::from_secs(5 + 4);
 
 /// A token, and the lines of its principal without rights.
-struct Caller {
+pub struct Caller {
     token: String,
     lines: String,
 }
 
 impl Caller {
-    async fn new(name: &str) -> Self {
+    pub async fn new(name: &str) -> Self {
         let made = run(&["token", "new", "--principal", name], "").await;
         Self { token: text(&made.stdout).trim().to_owned(), lines: text(&made.stderr) }
     }
 
     /// Returns the lines with rights.
-    fn with_rights(&self) -> String {
+    pub fn with_rights(&self) -> String {
         let lines = self.lines.replace("roles  = []", r#"roles  = ["all"]"#);
         assert_ne!(lines, self.lines);
         lines
@@ -42,7 +42,7 @@ impl Caller {
         lines
     }
 
-    async fn send(&self, api: &Api, method: Method, path: &str, body: Option<Value>) -> Answer {
+    pub async fn send(&self, api: &Api, method: Method, path: &str, body: Option<Value>) -> Answer {
         let field = format!("Bearer {}", self.token);
         api.send_with(method, path, &[("authorization", &field)], body).await
     }
@@ -53,7 +53,7 @@ impl Caller {
 }
 
 /// Returns the text of an auth file.
-fn file_of(principals: &[String]) -> String {
+pub fn file_of(principals: &[String]) -> String {
     let role = r#"allow = [{ actions = ["*"], topics = ["*"] }]"#;
     format!("version = 1\n[roles.all]\n{role}\n{}", principals.join("\n"))
 }

@@ -13,10 +13,11 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use self::calls::{Key, PopMetrics, Readers, WAITERS_MAX, Waiter};
+use self::calls::{Key, PopMetrics, Reader, Readers, WAITERS_MAX, Waiter};
 use self::reader::ReaderParts;
 use crate::access::permit::{Permit, Pop};
 use crate::clock::{self, ClusterClock};
+use crate::domain::PrincipalName;
 use crate::kafka::KafkaSettings;
 use crate::node::messages::Unavailable;
 use crate::node::messages::answers::{PopCall, Popped};
@@ -27,6 +28,9 @@ use crate::telemetry::CountGuard;
 /// The most groups that a node reads at the same time, and callbacks besides. Each has a Kafka
 /// client with its threads.
 const GROUPS_MAX: usize = 64;
+/// The most of these groups that one principal has made the node read. Callers without a credential
+/// share all groups.
+const GROUPS_OF_PRINCIPAL_MAX: usize = 16;
 
 /// Serves pops.
 #[derive(Debug)]
@@ -61,7 +65,8 @@ impl PopService {
         let (reply, mut answer) = oneshot::channel();
         let until = clock::monotonic().plus(call.wait);
         let waiter = Waiter { count_max: call.count_max, until, reply };
-        self.enqueue((permit.topic().clone(), call.group), waiter)?;
+        let key = (permit.topic().clone(), call.group);
+        self.enqueue(key, waiter, &permit.principal().name)?;
         let _waiting = CountGuard::new(&self.metrics.waiting, 1);
         // A reader that ends answers nobody.
         tokio::select! {
@@ -74,21 +79,29 @@ impl PopService {
         answer.try_recv().unwrap_or(Ok(Vec::new()))
     }
 
-    fn enqueue(&self, key: Key, waiter: Waiter) -> Result<(), Unavailable> {
+    fn enqueue(&self, key: Key, waiter: Waiter, by: &PrincipalName) -> Result<(), Unavailable> {
         let mut all = self.readers.0.lock();
         // A reader that has failed is gone without being forgotten.
-        all.retain(|_key, reader| !reader.is_closed());
+        all.retain(|_key, reader| !reader.calls.is_closed());
         if let Some(reader) = all.get(&key) {
             let full = |_full| Unavailable::Busy { limit: "pops_waiting" };
-            return reader.try_send(waiter).map_err(full);
+            return reader.calls.try_send(waiter).map_err(full);
         }
-        let is_alike = |other: &&Key| other.1.is_of_callback() == key.1.is_of_callback();
-        if all.keys().filter(is_alike).count() >= GROUPS_MAX {
+        let is_of_callback = key.1.is_of_callback();
+        let alike = all.iter().filter(|(other, _)| other.1.is_of_callback() == is_of_callback);
+        let (count, own) = alike.fold((0_usize, 0_usize), |(count, own), (_, reader)| {
+            (count + 1, own + usize::from(reader.by == *by))
+        });
+        if count >= GROUPS_MAX {
             return Err(Unavailable::Busy { limit: "pop_groups" });
+        }
+        let has_share = is_of_callback || by.is_anonymous() || own < GROUPS_OF_PRINCIPAL_MAX;
+        if !has_share {
+            return Err(Unavailable::Busy { limit: "pop_groups_share" });
         }
         let (sender, calls) = mpsc::channel(WAITERS_MAX);
         sender.try_send(waiter).map_err(|_full| Unavailable::Busy { limit: "pops_waiting" })?;
-        all.insert(key.clone(), sender);
+        all.insert(key.clone(), Reader { calls: sender, by: by.clone() });
         let parts = ReaderParts {
             kafka: self.kafka.clone(),
             readers: self.readers.clone(),

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::domain::topic::group::ConsumerGroup;
-use crate::domain::{Monotonic, TopicName};
+use crate::domain::{Monotonic, PrincipalName, TopicName};
 use crate::node::messages::Unavailable;
 use crate::node::messages::answers::Popped;
 use crate::telemetry::{Counter, Gauge, Registry};
@@ -71,9 +71,17 @@ impl PopMetrics {
 
 pub type Key = (TopicName, ConsumerGroup);
 
+/// A reader, as its callers know it.
+#[derive(Debug)]
+pub struct Reader {
+    pub calls: mpsc::Sender<Waiter>,
+    /// The principal of the call for which it was made.
+    pub by: PrincipalName,
+}
+
 /// The readers of a node by topic and group.
 #[derive(Clone, Debug, Default)]
-pub struct Readers(pub Arc<Mutex<HashMap<Key, mpsc::Sender<Waiter>>>>);
+pub struct Readers(pub Arc<Mutex<HashMap<Key, Reader>>>);
 
 impl Readers {
     /// Forgets a reader, unless a call has come meanwhile.

@@ -266,25 +266,28 @@ impl GroupReader {
         ended.into_iter().for_each(|waiter| self.answer(waiter, Vec::new()));
     }
 
-    /// Takes tasks from the front. Passes the records in between that no call gets.
+    /// Takes tasks from the front, with the records in between that no call gets: these are passed
+    /// with the tasks before them, and not before. Those in front of all tasks are passed at once.
     fn next_tasks(&mut self, count_max: usize) -> Vec<ReadRecord> {
-        let (mut given, mut bytes) = (Vec::new(), 0_usize);
+        let (mut given, mut count, mut bytes) = (Vec::new(), 0_usize, 0_usize);
         let now = self.parts.clock.now_or_wall();
-        while given.len() < count_max
+        while count < count_max
             && bytes < ANSWER_BYTES_MAX
-            && let Some(read) = self.ready.pop_front()
+            && let Some(mut read) = self.ready.pop_front()
         {
             self.ready_bytes = self.ready_bytes.saturating_sub(bytes_of(&read));
             if !self.member.has(read.partition, read.assignment) {
                 // Its next reader gives it.
                 continue;
             }
-            let is_over = |task: &Popped| task.finish_by <= now;
-            if read.task.as_ref().is_none_or(is_over) {
+            read.task = read.task.filter(|task| task.finish_by > now);
+            if read.task.is_some() {
+                count += 1;
+                bytes = bytes.saturating_add(bytes_of(&read));
+            } else if given.is_empty() {
                 self.member.pass(read.partition, read.offset);
                 continue;
             }
-            bytes = bytes.saturating_add(bytes_of(&read));
             given.push(read);
         }
         given
@@ -293,8 +296,9 @@ impl GroupReader {
     /// Answers a call. Tasks whose caller is gone stay ready.
     fn answer(&mut self, waiter: Waiter, given: Vec<ReadRecord>) {
         let tasks: Vec<Popped> = given.iter().filter_map(|read| read.task.clone()).collect();
+        let count = tasks.len().saturating_as::<u64>();
         if waiter.reply.send(Ok(tasks)).is_ok() {
-            self.parts.metrics.popped.inc_by(given.len().saturating_as::<u64>());
+            self.parts.metrics.popped.inc_by(count);
             given.iter().for_each(|read| self.member.pass(read.partition, read.offset));
             return;
         }
