@@ -30,12 +30,19 @@ use crate::telemetry::{CountGuard, Gauge};
 
 /// How long a pop waits for a task. Another one follows.
 const WAIT: Duration = Duration::from_secs(20);
-/// The pause after a refused pop, and after a failed pause of the callback.
+/// The first pause after a refused pop. It doubles with each further one, because each makes a
+/// Kafka client.
+const POP_PAUSE_MIN: Duration = Duration::from_secs(1);
+const POP_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The pause after a failed pause of the callback.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of attempts to pause the callback.
 const PAUSE_ATTEMPTS_MAX: u32 = 30;
 /// The pause before an answer about a task is repeated.
 const ANSWER_RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// How long after its time to run a task is still reported finished. The service has done the
+/// work, and would do it again if Postgres or the node came back too late to hear of it.
+const FINISH_GRACE: Duration = Duration::from_secs(120);
 /// Maximum number of tasks of one pop.
 const TASKS_MAX: usize = 200;
 /// Bytes of records in flight above which no tasks are popped. One pop may add a few MiB.
@@ -88,7 +95,7 @@ impl Runner {
         let mut limiter = Limiter::new(clock::monotonic());
         let mut requests = FuturesUnordered::new();
         let mut popping: Option<Popping> = None;
-        let mut may_pop_at = clock::monotonic();
+        let (mut may_pop_at, mut pop_pause) = (clock::monotonic(), POP_PAUSE_MIN);
         let mut throttle = Throttle::new(LOG_INTERVAL);
         let mut nodes = node_count(&self.bulletin.borrow_and_update());
         loop {
@@ -121,12 +128,14 @@ impl Runner {
                     popping = None;
                     match popped {
                         Ok(tasks) => {
+                            pop_pause = POP_PAUSE_MIN;
                             requests.extend(
                                 self.requests(&stored, url.as_ref(), tasks, &mut limiter),
                             );
                         }
                         Err(reason) => {
-                            may_pop_at = clock::monotonic().plus(RETRY_PAUSE);
+                            may_pop_at = clock::monotonic().plus(pop_pause);
+                            pop_pause = (pop_pause * 2).min(POP_PAUSE_MAX);
                             if throttle.lets_through(clock::monotonic()) {
                                 tracing::warn!(
                                     topic = %stored.topic, ?reason,
@@ -141,8 +150,9 @@ impl Runner {
                         self.note(&answered, &mut limiter, &mut throttle);
                     }
                 }
-                changed = self.callback.changed(), if !is_over => if changed.is_err() {
-                    self.ending.cancel();
+                changed = self.callback.changed(), if !is_over => match changed {
+                    Ok(()) => (may_pop_at, pop_pause) = (clock::monotonic(), POP_PAUSE_MIN),
+                    Err(_deleted) => self.ending.cancel(),
                 },
                 () = self.ending.cancelled(), if !is_over => {}
                 () = clock::sleep(wake.since(now)), if wake > now => {}
@@ -306,6 +316,7 @@ async fn pause(service: &Service, stored: &StoredCallback) {
 }
 
 /// Answers about a task as its consumer. Without success, the task comes again by its time to run.
+/// A finish is repeated for [`FINISH_GRACE`] beyond it: it holds for later attempts, too.
 async fn answer_about(
     task: &Popped,
     answer: &ServiceAnswer,
@@ -327,10 +338,12 @@ async fn answer_about(
             fail(None, reason)
         }
     };
+    let grace = if *answer == ServiceAnswer::Finished { FINISH_GRACE } else { Duration::ZERO };
+    let until = task.finish_by.plus(grace);
     loop {
         match service.answer_for_callback(permit, task.id, call.clone()).await {
             Ok(_heard) => return,
-            Err(reason) if service.now() >= task.finish_by => {
+            Err(reason) if service.now() >= until => {
                 tracing::debug!(task = %task.id, ?reason, "answer for a callback");
                 return;
             }

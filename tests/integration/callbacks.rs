@@ -28,6 +28,7 @@ use uuid::Uuid;
 
 use crate::support::api::Answer;
 use crate::support::node::program;
+use crate::support::proxy::{Proxy, Target};
 use crate::support::wait::until;
 use crate::support::{Api, Authority, Cluster, Node, eventually, now_ms};
 
@@ -377,6 +378,38 @@ async fn nothing_is_lost_when_a_node_dies_and_the_service_fails_for_a_while() {
     for id in &ids {
         eventually("finished", DEADLINE, async || state_of(api, *id).await == "finished").await;
     }
+}
+
+/// The answer comes while Postgres is away, and Postgres comes back after the time to run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_that_was_done_is_finished_although_postgres_was_away_until_after_its_time() {
+    let cluster = Cluster::start("callbacks-away").await;
+    let mut proxy = Proxy::closed(Target::postgres(&cluster.stack)).await;
+    proxy.open().await;
+    let takes = |request: &Request| match request.attempt() {
+        1 => Reply(204, None, Duration::from_secs(2)),
+        _ => Reply(500, None, Duration::ZERO),
+    };
+    let service = Service::start(takes).await;
+    let topic = cluster.topic("orders").await;
+    let url = cluster.database.url_by(proxy.address());
+    let own = ["--database-url", &url, "--kafka", &cluster.stack.kafka].map(str::to_owned);
+    let flags = [own.to_vec(), flags_for(&cluster, &[&service])].concat();
+    let mut node = cluster.spawn_bare(&words(&flags));
+    node.wait_ready().await;
+    let api = node.api();
+    set(api, &topic, &json!({ "url": service.url("/") })).await;
+    let id = api.submit(&task(&topic, 1, "5s")).await.id;
+    eventually("it is called", DEADLINE, async || !service.seen().is_empty()).await;
+    proxy.close().await;
+    until(service.seen()[0].at + 8_000).await;
+    proxy.open().await;
+    eventually("it is finished", DEADLINE, async || {
+        let state = state_of(api, id).await;
+        assert_ne!(state, "dead", "{:?}", service.seen());
+        state == "finished"
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
