@@ -82,6 +82,9 @@ pub struct Drainer {
     epoch: Option<Epoch>,
     tidied_at: Monotonic,
     searched_at: Monotonic,
+    /// When the rows were counted last, and the age of the oldest one then. Without a count, when
+    /// the first turn has failed.
+    counted: Option<(Monotonic, Duration)>,
     waiting: WaitingTopics,
     taken: TakenSince,
     said: Throttle,
@@ -124,6 +127,7 @@ impl Drainer {
             epoch: None,
             tidied_at: Monotonic::default(),
             searched_at: Monotonic::default(),
+            counted: None,
             waiting: WaitingTopics::default(),
             taken: TakenSince::default(),
             said: Throttle::new(LOG_EVERY),
@@ -176,9 +180,11 @@ impl Drainer {
 
     fn leave(&mut self) {
         self.taken.free();
+        self.counted = None;
+        // After a failure there is no epoch, and the gauges are of the turns before.
+        self.metrics.clear();
         if self.epoch.take().is_some() {
             self.source.close();
-            self.metrics.clear();
         }
     }
 
@@ -189,8 +195,12 @@ impl Drainer {
             self.epoch = None;
         }
         self.metrics.failures.inc();
+        // Rows may wait, and nobody can count them.
+        let now = clock::monotonic();
+        let (at, oldest) = *self.counted.get_or_insert((now, Duration::ZERO));
+        self.metrics.oldest.set((oldest + now.since(at)).as_secs_f64());
         let (outbox, reason) = (&self.carrier.name, stop.reason());
-        if self.said.lets_through(clock::monotonic()) {
+        if self.said.lets_through(now) {
             tracing::warn!(outbox, reason, "cannot drain an outbox; trying again");
         } else {
             tracing::debug!(outbox, reason, "cannot drain an outbox; trying again");
@@ -362,6 +372,7 @@ impl Drainer {
         self.metrics.waiting.set(state.waiting);
         self.metrics.rejected_waiting.set(state.rejected);
         self.metrics.oldest.set(state.oldest.as_secs_f64());
+        self.counted = Some((now, state.oldest));
         Ok(())
     }
 

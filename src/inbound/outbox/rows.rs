@@ -16,8 +16,8 @@ use crate::failpoint::{Failpoint, reach};
 use crate::inbound::carrier::{Carried, Carrier, Change, Item, NewItem, Stop};
 use crate::postgres::inbound::{Epoch, ItemKey, StorePrecondition};
 
-/// How long a turn stores rows at least, after all checks.
-const STORED_FOR_MIN: Duration = Duration::from_secs(5);
+/// How long a turn checks rows at least, and then stores them at least.
+const STEP_MIN: Duration = Duration::from_secs(5);
 
 impl Carrier {
     /// Carries out rows in their order, and returns those that wait. No piece of work begins after
@@ -50,9 +50,10 @@ impl Carrier {
         let rows = self.unseen(epoch, rows, carried).await?;
         let mut waiting = WaitingRows::default();
         let outcome = (&mut *carried, &mut waiting);
-        let items = self.checked_rows(rows, whose, offset, outcome).await?;
-        // Each turn gets on, however long the checks took.
-        carried.until = Some(until.max(clock::monotonic().plus(STORED_FOR_MIN)));
+        // Each turn gets on, however long the steps before took.
+        let at_least = |until: Monotonic| until.max(clock::monotonic().plus(STEP_MIN));
+        let items = self.checked_rows((rows, offset), whose, at_least(until), outcome).await?;
+        carried.until = Some(at_least(until));
         let precondition = &mut StorePrecondition::Rows(epoch);
         for stretch in waves::stretches(items, |item| item.name().is_none() && item.is_answer()) {
             for wave in waves::divide(stretch, Item::name) {
@@ -89,18 +90,23 @@ impl Carrier {
         Ok(unseen)
     }
 
-    /// Checks rows as REST checks requests. Refused rows, and those that wait, are kept apart.
+    /// Checks rows as REST checks requests. Refused rows, those that wait, and those that are left
+    /// at `until` are kept apart.
     async fn checked_rows(
         &self,
-        rows: Vec<OutboxRow>,
+        (rows, offset): (Vec<OutboxRow>, ClockOffset),
         (policy, caller): (&Policy, &Caller),
-        offset: ClockOffset,
+        until: Monotonic,
         (carried, waiting): (&mut Carried, &mut WaitingRows),
     ) -> Result<Vec<Item>, Stop> {
         let reader = Reader { policy, caller, arrived_at: self.service.arrival() };
         let mut checked: Vec<(String, Item)> = Vec::with_capacity(rows.len());
         for row in rows {
             let key = ItemKey { id: row.id, seq: row.seq };
+            if clock::monotonic() >= until {
+                carried.left.push(key.seq);
+                continue;
+            }
             let request = match row::read(&row, row.due_at(offset), reader) {
                 Ok(request) => request,
                 Err(refused) => {
