@@ -302,7 +302,7 @@ impl Scheduled {
             last_run_at: last.map(instant),
         };
         let now = TIMES[usize::from(state.time)];
-        let reached = change.outcome(at(now));
+        let reached = change.outcome(at(now), Duration::ZERO);
         state.next = reached.next_run_at.map(|at| u8::try_from(place(at)).unwrap());
         state.made = u8::try_from(reached.runs_made).unwrap();
         state.skipped = u8::try_from(reached.skipped).unwrap();

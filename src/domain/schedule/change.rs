@@ -58,8 +58,10 @@ pub struct Reached {
 impl Change<'_> {
     /// Returns how far the schedule has come after the change at `now`. The next plan begins at the
     /// earliest withdrawn run. With another timing it begins after now and after the last claimed
-    /// run.
-    pub fn outcome(&self, now: Timestamp) -> Reached {
+    /// run. `shift` is how much later than their instants runs are due: the smaller value of before
+    /// and after the change. Runs that are not due yet are decided again.
+    pub fn outcome(&self, now: Timestamp, shift: Duration) -> Reached {
+        let now = now.minus(shift);
         let Self { after, reached, withdrawn, .. } = self;
         let runs_made = reached.runs_made.saturating_sub(withdrawn.count);
         let is_same_timing = self.before.timing == after.timing;
@@ -111,7 +113,20 @@ mod tests {
         let reached = Reached { next_run_at: Some(at(500)), runs_made: 7, skipped: 3 };
         let (before, instants) = (&every(100), Instants::Kept);
         let last_run_at = Some(at(if withdrawn.count == 0 { 400 } else { 200 }));
-        Change { before, after, instants, reached, withdrawn, last_run_at }.outcome(at(250))
+        Change { before, after, instants, reached, withdrawn, last_run_at }
+            .outcome(at(250), Duration::ZERO)
+    }
+
+    #[test]
+    fn another_timing_decides_runs_again_whose_instants_have_passed_and_that_are_not_due() {
+        let reached = Reached { next_run_at: Some(at(500)), runs_made: 7, skipped: 0 };
+        let withdrawn = Withdrawn { earliest: Some(at(200)), missed: 0, count: 1 };
+        let (before, after, instants) = (&every(100), &every(50), Instants::Kept);
+        let last_run_at = Some(at(100));
+        let change = Change { before, after, instants, reached, withdrawn, last_run_at };
+        // The runs are due 80 s after their instants. At 250, that of 200 is still to come.
+        let outcome = change.outcome(at(250), Duration::from_secs(80));
+        assert_eq!(outcome.next_run_at, Some(at(200)));
     }
 
     #[test]

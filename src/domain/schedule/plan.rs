@@ -301,10 +301,6 @@ impl Planning<'_> {
         while let Some(at) = self.next {
             let last = self.plan.runs.last().map(|run| run.at);
             let is_one_ahead = last.is_some_and(|last| last > self.now);
-            if self.plan.runs.len() >= self.rules.count_max {
-                self.plan.look_at = Some(self.now);
-                return;
-            }
             if at > self.now.plus(ahead) && self.skips() {
                 self.plan.look_at = Some(at.minus(ahead));
                 return;
@@ -312,6 +308,11 @@ impl Planning<'_> {
             if at > self.now.plus(ahead) && is_one_ahead {
                 // At the latest when the last run is due, so that there is one ahead.
                 self.plan.look_at = last.map(|last| last.min(at.minus(PLANNED_AHEAD)));
+                return;
+            }
+            // After the checks above: the next plan would not know that one run lies ahead.
+            if self.plan.runs.len() >= self.rules.count_max {
+                self.plan.look_at = Some(self.now);
                 return;
             }
             self.push(at);

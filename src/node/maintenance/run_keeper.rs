@@ -39,6 +39,8 @@ const STATEMENT_RUNS_MAX: usize = 1_000;
 const STATEMENT_BYTES_MAX: usize = 8 << 20;
 /// The most failed schedules that a turn skips.
 const FAILED_MAX: usize = 10_000;
+/// For how long a turn goes on with schedules that were away for so long that one plan does not do.
+const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 /// The most schedules that wait for a first run. The owner of the shard finds the others.
 const NEW_MAX: usize = 1_000;
 /// The pause between two looks for schedules with older rules of their time zone.
@@ -105,6 +107,15 @@ impl ScheduleMetrics {
         );
         metrics
     }
+}
+
+/// The result of a look.
+#[derive(Debug)]
+struct Made {
+    /// The schedules that failed.
+    failed: Vec<i64>,
+    /// Some plan has left instants that have passed to the next plan.
+    is_behind: bool,
 }
 
 /// Tells the keeper of a node about schedules whose runs are to be made at once.
@@ -194,16 +205,22 @@ impl RunKeeper {
             return Ok(());
         }
         let mine = self.bulletin.borrow().mine.clone();
-        if !mine.is_empty() {
-            let shards = smallints(&mine);
-            self.renew(&shards).await?;
-            self.make_due(&shards).await?;
-        }
         let is_mine = mine.contains(&COUNTING_SHARD);
-        if is_mine {
+        let made = self.make_mine(&smallints(&mine)).await;
+        if is_mine && made.is_ok() {
             self.sweep_deleted().await?;
         }
-        self.count(is_mine).await
+        // Late schedules are counted above all while no runs can be made.
+        self.count(is_mine).await?;
+        made
+    }
+
+    async fn make_mine(&mut self, shards: &[i16]) -> Result<(), PostgresError> {
+        if shards.is_empty() {
+            return Ok(());
+        }
+        self.renew(shards).await?;
+        self.make_due(shards).await
     }
 
     /// Makes the runs of all schedules of these shards that are to be looked at.
@@ -211,6 +228,7 @@ impl RunKeeper {
         self.scans.saw(self.shared.now());
         let from = self.scans.begin(shards, clock::monotonic());
         let (mut failed, mut began_at) = (Vec::new(), None);
+        let catches_up_until = clock::monotonic().plus(CATCH_UP_MAX);
         loop {
             let due = self.maker.due(shards, SCHEDULES_MAX, (from, &failed)).await;
             if let Err(error) = &due
@@ -223,10 +241,13 @@ impl RunKeeper {
             let due = due?;
             let has_more = due.has_more;
             let began_at = *began_at.get_or_insert((!due.schedules.is_empty()).then_some(due.now));
-            failed.extend(self.make_all(due).await?);
+            let made = self.make_all(due).await?;
+            failed.extend(made.failed);
+            let now = clock::monotonic();
             if !has_more && failed.is_empty() {
-                self.scans.completed(began_at, clock::monotonic());
+                self.scans.completed(began_at, now);
             }
+            let has_more = has_more || made.is_behind && now < catches_up_until;
             if !continues(has_more, failed.len()) || !self.shared.clock.is_steady() {
                 return Ok(());
             }
@@ -284,8 +305,7 @@ impl RunKeeper {
     }
 
     /// Makes the runs of these schedules. A schedule that fails does not hold up the others.
-    /// Returns the schedules that failed.
-    async fn make_all(&mut self, due: DueSchedules) -> Result<Vec<i64>, PostgresError> {
+    async fn make_all(&mut self, due: DueSchedules) -> Result<Made, PostgresError> {
         let now = due.now;
         let mut failed = Vec::new();
         let mut planned = Vec::with_capacity(due.schedules.len());
@@ -298,6 +318,7 @@ impl RunKeeper {
             // A plan after a long outage takes up to some milliseconds.
             tokio::task::yield_now().await;
         }
+        let is_behind = planned.iter().any(|one| one.plan.look_at.is_some_and(|at| at <= now));
         for group in groups_of(&planned) {
             match self.make(group, now).await {
                 Ok(()) => {}
@@ -316,7 +337,7 @@ impl RunKeeper {
                 }
             }
         }
-        Ok(failed)
+        Ok(Made { failed, is_behind })
     }
 
     /// Returns false when the schedule cannot make its runs.

@@ -234,8 +234,8 @@ pub(super) async fn change(
     let stored = &locked.stored;
     let withdrawn = withdraw(open, locked.withdrawal(by, runs_of)).await?;
     reach(Failpoint::RunsWithdrawn);
-    let claimed_to = locked.now.plus(CLAIMED_AHEAD_MAX).as_millis();
-    let last = sqlx::query_scalar(LAST_RUN).bind(stored.id.0).bind(claimed_to);
+    let claimed_to = locked.now.minus(stored.schedule.shift()).plus(CLAIMED_AHEAD_MAX);
+    let last = sqlx::query_scalar(LAST_RUN).bind(stored.id.0).bind(claimed_to.as_millis());
     let last: Option<i64> = last.fetch_one(&mut *open).await?;
     let (before, after) = (&stored.schedule.specification, &new.schedule.specification);
     let StoredSchedule { next_run_at, runs_made, skipped, .. } = *stored;
@@ -247,7 +247,8 @@ pub(super) async fn change(
         withdrawn,
         last_run_at: last.map(Timestamp::from_millis),
     };
-    let Reached { next_run_at: next, runs_made, skipped } = change.outcome(locked.now);
+    let shift = stored.schedule.shift().min(new.schedule.shift());
+    let Reached { next_run_at: next, runs_made, skipped } = change.outcome(locked.now, shift);
     // A paused or resumed schedule may have ended. A refusal for another record would tell a caller
     // who may not see it whether a guess is right.
     let is_same = (!new.sees_record || stored.schedule.record == new.schedule.record)

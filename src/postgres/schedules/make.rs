@@ -78,24 +78,27 @@ select exists (select from deleted)"
 }
 
 /// A tracked task is in `task_follow` from the first attempt to the end. Before, the task is
-/// pending or in a batch. The note 1 means that its consumer has finished the task.
+/// pending or in a batch. The note 1 means that its consumer has finished the task. The batches are
+/// read once for all runs: while Kafka is away, there are many.
 const BUSY: &str = "-- schedules with a run that is not finished
-select s.id from schedule s
-where s.id = any($1) and exists (
-  select from (
-    select r.first_id from schedule_run r where r.schedule_id = s.id
-    order by r.instant desc limit $2
-  ) run
-  left join task_follow f on f.first_id = run.first_id
-  where case
+with run as materialized (
+  select s.id, r.first_id, case
     when f.first_id is not null then f.note is distinct from 1
-    when exists (select from task t where t.shard = s.shard and t.id = run.first_id)
-      or exists (select from task_far t where t.id = run.first_id) then true
-    when exists (select from execlog_finished e where e.id = run.first_id) then false
-    else exists (select from execlog_batch b
-      where b.settled_at is null and run.first_id = any(b.ids))
-  end
-)";
+    when exists (select from task t where t.shard = s.shard and t.id = r.first_id)
+      or exists (select from task_far t where t.id = r.first_id) then true
+    when exists (select from execlog_finished e where e.id = r.first_id) then false
+  end as is_busy
+  from schedule s
+  cross join lateral (select first_id from schedule_run
+    where schedule_id = s.id order by instant desc limit $2) r
+  left join task_follow f on f.first_id = r.first_id
+  where s.id = any($1)
+), in_batch as materialized (
+  select i.id from execlog_batch b cross join lateral unnest(b.ids) as i (id)
+  where b.settled_at is null and exists (select from run where is_busy is null)
+)
+select distinct id from run
+where is_busy or is_busy is null and first_id in (select id from in_batch)";
 
 /// A schedule whose runs are to be made.
 #[derive(Debug)]
@@ -222,7 +225,8 @@ order by look_at, id"
 /// renewed.
 ///
 /// A statement forgets at most [`FORGOTTEN_MAX`] runs of a schedule: after an outage, there are
-/// many.
+/// many. Runs of a paused topic, and those that a caller has moved, may still wait. They are kept,
+/// so that a change of the schedule withdraws them.
 fn make_text() -> String {
     let stored = stored_text("$14");
     format!(
@@ -255,10 +259,11 @@ with {STAMP}, planned as materialized (
   using moved m
   cross join lateral (select max(l.instant) as instant from schedule_run l
     where l.schedule_id = m.id and not l.is_backfill) last
-  cross join lateral (select o.instant from schedule_run o
+  cross join lateral (select o.instant, o.first_id from schedule_run o
     where o.schedule_id = m.id and o.instant < least($15, last.instant)
     order by o.instant limit {FORGOTTEN_MAX}) old
   where r.schedule_id = m.id and r.instant = old.instant
+    and (select f.first_id from task_follow f where f.first_id = old.first_id) is null
 )
 select (select count(*) from moved) as moved, (select array_agg(first_id) from made) as ids"
     )

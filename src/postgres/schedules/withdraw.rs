@@ -27,8 +27,8 @@ use crate::postgres::tasks::cancel::{CancelRow, FAR, GROUP_MAX, NEAR, delete_row
 /// The runs that are withdrawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RunsOf {
-    /// Those that the schedule makes by itself, while each is its first row. Others have overdue
-    /// instants, or a caller has moved them.
+    /// Those that the schedule makes by itself, while each is its first row and not due. Others
+    /// have overdue instants, or a caller has moved them.
     FirstRows,
     /// Those that the schedule makes by itself.
     Schedule,
@@ -56,6 +56,7 @@ with oldest as materialized (
   select r.instant, r.first_id, r.first_id as row_id from schedule_run r
   where r.schedule_id = $1 and ($3 or not r.is_backfill)
     and r.first_id >= (select id from oldest)
+    and ($4 or punctual_time(r.first_id) > clock_timestamp())
 ), ends as materialized (
   select (select first_id from task_follow order by first_id limit 1) as first,
     (select first_id from task_follow order by first_id desc limit 1) as last

@@ -8,8 +8,8 @@ use punctual::postgres::topics::held::HeldTasks;
 use reqwest::Method;
 use serde_json::json;
 
-use super::{DEADLINE, header, one_pending, pending, put};
-use crate::support::{Cluster, eventually, eventually_some, now_ms};
+use super::{DEADLINE, header, one_pending, pending, put, run_at};
+use crate::support::{Cluster, Record, eventually, eventually_some, now_ms};
 
 const RUNS: &str = "select count(*) from schedule_run";
 
@@ -202,4 +202,95 @@ async fn a_triggered_run_whose_name_is_taken_comes_without_a_name() {
     let records = cluster.consumer(&topic).wait_count(1, DEADLINE).await;
     assert_eq!(records[0].payload.as_deref(), Some(br#""own""#.as_slice()));
     assert_eq!(header(&records[0], "punctual-task-id").as_deref(), task["id"].as_str());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schedule_of_seconds_goes_on_at_once_after_three_days() {
+    let cluster = Cluster::start("schedule-three-days").await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let node = cluster.node().await;
+    let (api, path) = (node.api(), format!("/v1/schedules/{topic}/tick"));
+    let body = json!({ "every": "1s", "missed": { "policy": "none" }, "payload": 1 });
+    put(api, &path, &body).await;
+    assert_eq!(api.post(&format!("{path}/pause"), "").await.status, 200);
+    sqlx::query("update schedule set next_run_at = next_run_at - 3 * 86400000::bigint")
+        .execute(&cluster.sql)
+        .await
+        .unwrap();
+    let began_at = now_ms();
+    assert_eq!(api.post(&format!("{path}/resume"), "").await.status, 200);
+    let is_new = |record: &Record| run_at(record) > began_at;
+    eventually("there is a run", DEADLINE, async || {
+        consumer.look(|records| records.iter().any(is_new))
+    })
+    .await;
+    // A plan looks at 10,000 instants, and 26 plans at one a second would take 26 s.
+    let first = consumer.look(|records| records.iter().filter(|one| is_new(one)).map(run_at).min());
+    let passed = first.unwrap() - began_at;
+    assert!(passed < 15_000, "{passed} ms");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_run_is_remembered_while_it_waits() {
+    let cluster = Cluster::start("schedule-old-runs").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let (api, path) = (node.api(), format!("/v1/schedules/{topic}/report"));
+    put(api, &path, &json!({ "cron": "0 0 1 1 *", "time_zone": "UTC", "payload": 1 })).await;
+    let run = one_pending(&cluster).await;
+    let due_at = json!({ "due_at": now_ms() + 1_000 * 86_400_000 }).to_string();
+    let body = Some(("application/json", due_at.into_bytes()));
+    let moved = api.send(Method::PATCH, &format!("/v1/tasks/{}", run.1), body).await;
+    assert_eq!(moved.status, 200, "{}", moved.text);
+    // As if the instant of the moved run, and those of two that are done, were ten years ago.
+    for text in [
+        "update schedule_run set instant = instant - 10 * 366 * 86400000::bigint",
+        "insert into schedule_run (schedule_id, instant, first_id)
+         select schedule_id, instant + n, gen_random_uuid()
+         from schedule_run cross join generate_series(1, 2) n",
+        "update schedule set look_at = 0",
+    ] {
+        sqlx::query(text).execute(&cluster.sql).await.unwrap();
+    }
+    let others = "select count(*) from schedule_run r
+        where not exists (select from task_follow f where f.first_id = r.first_id)";
+    eventually("the next run is made, and one that is done forgotten", DEADLINE, async || {
+        cluster.count("select count(*) from task_far").await == 2
+            && cluster.count(others).await == 2
+    })
+    .await;
+    assert_eq!(api.send(Method::DELETE, &path, None).await.status, 200);
+    assert_eq!(pending(&cluster).await, []);
+}
+
+/// The topic is paused, so an overdue run still waits when the rules of its zone change.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn newer_rules_of_a_zone_leave_an_overdue_run() {
+    let cluster = Cluster::start("schedule-overdue-run").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let (api, path) = (node.api(), format!("/v1/schedules/{topic}/tick"));
+    assert_eq!(api.post(&format!("/v1/topics/{topic}/pause"), "").await.status, 200);
+    let body = json!({ "cron": "* * * * * *", "seconds": true, "time_zone": "Europe/Berlin",
+        "missed": { "policy": "none" }, "payload": 1 });
+    put(api, &path, &body).await;
+    let overdue = async || {
+        let all = pending(&cluster).await;
+        let is_overdue = |run: &(String, String)| {
+            let at = run.0.split_once('@').unwrap().1.parse::<jiff::Timestamp>().unwrap();
+            at.as_millisecond() < now_ms() - 1_000
+        };
+        all.into_iter().filter(is_overdue).collect::<Vec<_>>()
+    };
+    let before =
+        eventually_some("a run is overdue", DEADLINE, async || overdue().await.first().cloned())
+            .await;
+    // As if other rules had made the runs an hour later.
+    let older = "update schedule set tzdata = '1999a', next_run_at = next_run_at + 3600000,
+        revision = revision + 1";
+    sqlx::query(older).execute(&cluster.sql).await.unwrap();
+    let noted = "select count(*) from schedule where tzdata > '1999a'";
+    eventually("the rules are noted", DEADLINE, async || cluster.count(noted).await == 1).await;
+    assert!(pending(&cluster).await.contains(&before), "{before:?}");
 }

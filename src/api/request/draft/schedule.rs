@@ -61,6 +61,8 @@ pub const FIELDS: [&str; 24] = [
 const DUE: &str = "starts_at";
 /// The most runs that `runs_max` may allow.
 const RUNS_MAX: u64 = 1_000_000_000_000;
+/// Nodes read the expressions of hundreds of schedules at a time.
+const CRON_BYTES_MAX: usize = 1_024;
 
 /// Reads a schedule whose topic and name are in the path.
 pub fn read(
@@ -181,8 +183,13 @@ fn cron_of(
     dst: RawMember<'_>,
 ) -> Result<Recurrence, Problem> {
     let has_seconds = seconds.map_or(Ok(false), |seconds| boolean(seconds, "seconds"))?;
-    let cron = Cron::parse(&string(cron, "cron")?, has_seconds)
-        .map_err(|reason| Problem::invalid("cron", reason))?;
+    let text = string(cron, "cron")?;
+    if text.len() > CRON_BYTES_MAX {
+        let detail = format!("cron has {} bytes, and at most {CRON_BYTES_MAX} may be", text.len());
+        return Err(Problem::invalid("cron", detail));
+    }
+    let cron =
+        Cron::parse(&text, has_seconds).map_err(|reason| Problem::invalid("cron", reason))?;
     let Some(time_zone) = time_zone else {
         let detail = "cron needs a time zone: give the name of a place, such as Europe/Berlin, or \
                       UTC";
@@ -307,6 +314,7 @@ mod tests {
     fn each_wrong_schedule_is_refused_with_its_field() {
         use ProblemType as P;
         let of_daily = |more: &str| format!("{DAILY},{more}");
+        let long = format!(r#""cron":"{}0 0 * * *","time_zone":"UTC""#, "0,".repeat(600));
         for (members, kind, field) in [
             (r#""note":"a""#.to_owned(), P::MissingField, "cron"),
             (r#""cron":"@daily""#.to_owned(), P::MissingField, "time_zone"),
@@ -318,6 +326,7 @@ mod tests {
             (r#""every":"999ms""#.to_owned(), P::InvalidValue, "every"),
             (r#""every":"1h","phase":"1h""#.to_owned(), P::InvalidValue, "phase"),
             (r#""cron":"0 0 30 2 *","time_zone":"UTC""#.to_owned(), P::InvalidValue, "cron"),
+            (long, P::InvalidValue, "cron"),
             (r#""cron":"0 0 * * *","time_zone":"CET""#.to_owned(), P::InvalidValue, "time_zone"),
             (r#""cron":"0 0 * * *","time_zone":"+01:00""#.to_owned(), P::InvalidValue, "time_zone"),
             (of_daily(r#""dst":{"gap":"later"}"#), P::InvalidValue, "dst.gap"),

@@ -250,6 +250,16 @@ proptest! {
 }
 
 #[test]
+fn one_run_of_a_record_that_fills_a_plan_lies_ahead_and_no_more() {
+    let hourly = specification(3600, MissedRuns::LAST, None);
+    let plan = hourly.plan(progress(1200), at(0), Duration::ZERO, 1);
+    assert_eq!((runs(&plan), plan.look_at), (vec![(1200, 0)], Some(at(1200))));
+    let secondly = specification(1, MissedRuns::LAST, None);
+    let plan = secondly.plan(progress(1), at(0), Duration::ZERO, 1);
+    assert_eq!((runs(&plan), plan.look_at), (vec![(1, 0)], Some(at(0))));
+}
+
+#[test]
 fn a_plan_of_large_records_has_few_runs_and_the_next_plans_make_the_others() {
     let secondly = specification(1, MissedRuns::LAST, None);
     let (mut next, mut made) = (progress(-100), Vec::new());
