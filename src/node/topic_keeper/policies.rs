@@ -1,7 +1,7 @@
 //! The policies and pauses of topics, as last read by the node. This copy may be a second old.
 //! Claims therefore read the table.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -13,9 +13,16 @@ use crate::domain::{Expiry, Timestamp, TopicName, Tracking};
 /// The node's knowledge of the topics that have, or had, a policy or a pause.
 #[derive(Debug, Default)]
 pub struct TopicPolicies {
-    topics: RwLock<HashMap<TopicName, StoredTopic>>,
+    known: RwLock<Known>,
     /// Mostly false. Each record and each submit reads it, hence without a lock.
     has_any: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    topics: HashMap<TopicName, StoredTopic>,
+    /// The topics that this node has changed since the last look began.
+    changed: HashSet<TopicName>,
 }
 
 /// The difference that a look has made, and the pauses of now.
@@ -31,12 +38,28 @@ pub struct Seen {
 }
 
 impl TopicPolicies {
-    /// Takes in all topics of the cluster that have, or had, a policy or a pause.
+    /// Notes that a look begins: it sees all changes that were made before.
+    pub fn begin_look(&self) {
+        self.known.write().changed.clear();
+    }
+
+    /// Takes in what a look has found: all topics of the cluster that have, or had, a policy or a
+    /// pause. Policies that this node has changed since the look began stay.
     pub fn take_in(&self, topics: Vec<StoredTopic>) -> Seen {
-        let topics: HashMap<TopicName, StoredTopic> =
+        let mut topics: HashMap<TopicName, StoredTopic> =
             topics.into_iter().map(|one| (one.topic.clone(), one)).collect();
+        let mut known = self.known.write();
+        for newer in known.changed.iter().filter_map(|topic| known.topics.get(topic)) {
+            let read = topics
+                .entry(newer.topic.clone())
+                .or_insert_with(|| StoredTopic::plain(newer.topic.clone()));
+            if newer.revision > read.revision {
+                (read.revision, read.policy) = (newer.revision, newer.policy.clone());
+            }
+        }
         self.has_any.store(!topics.is_empty(), Ordering::Relaxed);
-        let before = std::mem::replace(&mut *self.topics.write(), topics.clone());
+        let before = std::mem::replace(&mut known.topics, topics.clone());
+        drop(known);
         let is_paused = |topics: &HashMap<TopicName, StoredTopic>, topic: &TopicName| {
             topics.get(topic).is_some_and(|one| one.pause.is_some())
         };
@@ -68,14 +91,19 @@ impl TopicPolicies {
     /// Takes in the policy of a topic that this node has just changed. Its pause is left to the
     /// next look, which compares it with the one before.
     pub fn changed(&self, topic: &StoredTopic) {
-        let mut topics = self.topics.write();
-        match topics.get_mut(&topic.topic) {
-            Some(known) => known.policy = topic.policy.clone(),
+        let mut known = self.known.write();
+        known.changed.insert(topic.topic.clone());
+        match known.topics.get_mut(&topic.topic) {
+            Some(known) if known.revision <= topic.revision => {
+                (known.revision, known.policy) = (topic.revision, topic.policy.clone());
+            }
+            Some(_newer) => {}
             None => {
-                let known = StoredTopic { pause: None, resumed_at: None, ..topic.clone() };
-                topics.insert(topic.topic.clone(), known);
+                let new = StoredTopic { pause: None, resumed_at: None, ..topic.clone() };
+                known.topics.insert(topic.topic.clone(), new);
             }
         }
+        drop(known);
         self.has_any.store(true, Ordering::Relaxed);
     }
 
@@ -88,7 +116,7 @@ impl TopicPolicies {
         if !self.has_any() {
             return None;
         }
-        self.topics.read().get(topic).map(read)
+        self.known.read().topics.get(topic).map(read)
     }
 
     pub fn is_paused(&self, topic: &TopicName) -> bool {
@@ -202,5 +230,32 @@ mod tests {
         assert_eq!(policies.take_in(vec![changed]).paused, vec![orders.clone()]);
         policies.changed(&topic("orders", Some(5), None));
         assert_eq!((policies.spread_of(&orders), policies.is_paused(&orders)), (None, true));
+    }
+
+    #[test]
+    fn a_look_that_began_before_a_change_does_not_undo_it() {
+        let policies = TopicPolicies::default();
+        let orders = TopicName::new("orders").unwrap();
+        let spread = |seconds| Some(Duration::from_secs(seconds));
+        let mut changed = topic("orders", None, None);
+        changed.policy.spread = spread(1);
+        // Neither the topic nor its next revision was there when the looks began.
+        policies.begin_look();
+        policies.changed(&changed);
+        policies.take_in(vec![]);
+        assert_eq!(policies.spread_of(&orders), spread(1));
+        let before = changed.clone();
+        (changed.revision, changed.policy.spread) = (2, spread(2));
+        policies.begin_look();
+        policies.changed(&changed);
+        policies.take_in(vec![topic("orders", Some(5), None)]);
+        assert_eq!((policies.spread_of(&orders), policies.is_paused(&orders)), (spread(2), true));
+        // The answers of two changes may come in another order.
+        policies.changed(&before);
+        assert_eq!(policies.spread_of(&orders), spread(2));
+        // A database that has lost the change is believed.
+        policies.begin_look();
+        policies.take_in(vec![topic("orders", None, None)]);
+        assert_eq!(policies.spread_of(&orders), None);
     }
 }

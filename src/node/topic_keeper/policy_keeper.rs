@@ -89,6 +89,7 @@ impl PolicyKeeper {
     }
 
     async fn turn(&mut self) -> Result<(), PostgresError> {
+        self.shared.policies.begin_look();
         let seen = self.shared.policies.take_in(self.topics.all().await?);
         self.tell(&seen);
         let (now, at) = (self.shared.clock.now(), clock::monotonic());
@@ -126,7 +127,7 @@ impl PolicyKeeper {
     }
 
     /// Holds what is overdue for longer than a leaf, shard by shard, until [`TURN_MAX`] is over.
-    /// The next turn goes on, and after a failure a later one begins anew.
+    /// The next turn goes on, after a failure with the next shard.
     async fn hold(&mut self, now: Timestamp) -> Result<(), PostgresError> {
         let begun_at = clock::monotonic();
         self.hold_at = begun_at.plus(HOLD_INTERVAL);
@@ -140,11 +141,18 @@ impl PolicyKeeper {
         let (mut shard, mut from) = place.unwrap_or((Shard::new(0), range.from));
         loop {
             let rest = IdRange { from: from.max(range.from), to: range.to };
-            let held = self.held.hold(shard, rest).await?;
+            let next = shards.all().find(|other| *other > shard);
+            let held = match self.held.hold(shard, rest).await {
+                Ok(held) => held,
+                Err(error) => {
+                    self.held_to = next.map(|next| (next, range.from));
+                    return Err(error);
+                }
+            };
             self.shared.metrics.pauses.held.inc_by(held.task_count);
             (shard, from) = match held.last {
                 Some(last) => (shard, IdRange::after(last)),
-                None => match shards.all().find(|other| *other > shard) {
+                None => match next {
                     Some(next) => (next, range.from),
                     None => return Ok(()),
                 },
