@@ -213,12 +213,6 @@ impl InFlightBatches {
         state.amount == Amount::default() && !state.registry.has_asked()
     }
 
-    /// Returns true when a record due before `due_before` has been in flight for longer than `age`
-    /// without an outcome.
-    pub fn has_waiting(&self, due_before: Timestamp, now: Monotonic, age: Duration) -> bool {
-        self.in_flight_for(now, age).iter().any(|held| held.has_waiting(due_before))
-    }
-
     /// Returns the topics with a record that is due before `due_before` and has been in flight for
     /// longer than `age` without an outcome.
     pub fn silent_topics(

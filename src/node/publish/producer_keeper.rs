@@ -89,8 +89,9 @@ impl ProducerKeeper {
     /// probably not be sent soon.
     fn take_back_overdue(&self, now: Monotonic) {
         let due_before = self.shared.now().minus(self.publish_deadline);
-        if self.shared.in_flight.has_waiting(due_before, now, self.publish_deadline) {
-            self.publisher.take_back_overdue();
+        let topics = self.shared.in_flight.silent_topics(due_before, now, self.publish_deadline);
+        if !topics.is_empty() {
+            self.publisher.take_back_overdue(&topics);
         }
     }
 }

@@ -7,6 +7,7 @@
 mod renewed_producer;
 mod reports;
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -175,11 +176,15 @@ impl Publisher {
         outcome
     }
 
-    /// Takes back the records that wait to be sent, because some of them have waited for the
-    /// publish deadline. Each record gets a delivery report. A record that old is deferred, a
-    /// younger one is handed over again.
-    pub fn take_back_overdue(&self) {
-        for producer in self.producers() {
+    /// Takes back the records that wait to be sent at the producers of `topics`, because some of
+    /// these topics have waited for the publish deadline, and at the producer for single records.
+    /// Each record gets a delivery report. A record that old is deferred, a younger one is handed
+    /// over again.
+    pub fn take_back_overdue(&self, topics: &HashSet<TopicName>) {
+        let serves = |producer: &&RenewedProducer| {
+            topics.iter().any(|topic| std::ptr::eq(self.producer_of(topic), *producer))
+        };
+        for producer in self.together.iter().filter(serves).chain(self.alone.get()) {
             producer.take_back_overdue();
         }
     }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::time::DelayQueue;
 
 use self::near::{Near, REREAD_INTERVAL};
-use self::slice::{DueSlice, slices_of};
+use self::slice::{DueSlice, slices_of, slices_of_records};
 use super::exact_timer::ExactTimer;
 use super::publisher::Publisher;
 use crate::clock::ClusterClock;
@@ -140,8 +140,8 @@ impl Wheel {
 
     /// Takes the tasks whose record was not published and must be handed over again.
     fn take_again(&mut self) {
-        for (held, index) in self.publisher.reports.again.take() {
-            self.keep(DueSlice::of_one(held, index));
+        for slice in slices_of_records(self.publisher.reports.again.take()) {
+            self.keep(slice);
         }
     }
 

@@ -209,13 +209,6 @@ impl InFlightBatch {
         Some((given_back, is_worth_it.then(|| self.batch.without(is_over))))
     }
 
-    /// Returns true when a record due before `due_before` has no outcome.
-    pub(super) fn has_waiting(&self, due_before: Timestamp) -> bool {
-        let course = self.lock();
-        let mut outcomes = course.outcomes.iter().enumerate();
-        outcomes.any(|(index, outcome)| outcome.is_none() && self.batch.due_at(index) < due_before)
-    }
-
     /// Returns the topics with a record that is due before `due_before` and has no outcome.
     pub(super) fn silent_topics(&self, due_before: Timestamp) -> Vec<TopicName> {
         let course = self.lock();

@@ -1,5 +1,6 @@
 //! Divides a batch into slices: a due millisecond, or as many of them as the precision joins.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,12 +25,26 @@ impl DueSlice {
         (self.position < self.end)
             .then(|| self.held.batch.id_of(self.order[self.position].saturating_as()))
     }
+}
 
-    /// Makes a slice of one task of a batch, given by its place in the batch.
-    pub(super) fn of_one(held: Arc<InFlightBatch>, index: u32) -> Self {
+/// Divides records, given by their batches and their places there, into slices: one for each batch
+/// and due time. All records of a second may come back at once. The wheel compares the slices of
+/// one due time before each record, so there must be few.
+pub(super) fn slices_of_records(records: Vec<(Arc<InFlightBatch>, u32)>) -> Vec<DueSlice> {
+    let mut groups: HashMap<(*const InFlightBatch, Timestamp), (Arc<InFlightBatch>, Vec<u32>)> =
+        HashMap::new();
+    for (held, index) in records {
         let due_at = held.batch.due_at(index.saturating_as());
-        Self { due_at, held, order: Arc::new([index]), position: 0, end: 1 }
+        let group = groups.entry((Arc::as_ptr(&held), due_at));
+        group.or_insert_with(|| (held, Vec::new())).1.push(index);
     }
+    let slice =
+        |((_, due_at), (held, mut order)): ((_, Timestamp), (Arc<InFlightBatch>, Vec<u32>))| {
+            order.sort_unstable_by_key(|index| held.batch.id_of((*index).saturating_as()));
+            let end = order.len();
+            DueSlice { due_at, held, order: order.into(), position: 0, end }
+        };
+    groups.into_iter().map(slice).collect()
 }
 
 /// Divides a batch into slices of one `precision` each, in due order.
