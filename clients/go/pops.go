@@ -77,14 +77,15 @@ func (client *Client) Pop(ctx context.Context, topic string, pop Pop) ([]PoppedT
 	if err := checkSpans(map[string]time.Duration{"Wait": pop.Wait}); err != nil {
 		return nil, err
 	}
-	if client.http.Timeout > 0 && pop.Wait >= client.http.Timeout {
+	wait := max(pop.Wait, 0)
+	if pop.Wait == 0 {
+		wait = popWait
+	}
+	if client.http.Timeout > 0 && wait >= client.http.Timeout {
 		return nil, fmt.Errorf(
-			"Wait is %v: give less than the timeout, %v", pop.Wait, client.http.Timeout)
+			"Wait is %v: give less than the timeout, %v", wait, client.http.Timeout)
 	}
-	body := map[string]any{"group": pop.Group}
-	if pop.Wait != 0 {
-		body["wait"] = max(pop.Wait, 0).Milliseconds()
-	}
+	body := map[string]any{"group": pop.Group, "wait": wait.Milliseconds()}
 	set(body, "max", pop.Max)
 	answer, err := ask[struct {
 		Tasks []PoppedTask `json:"tasks"`

@@ -35,11 +35,25 @@ type NoAnswer struct {
 func (failure *NoAnswer) Error() string { return fmt.Sprintf("%s: %v", failure.Call, failure.Err) }
 func (failure *NoAnswer) Unwrap() error { return failure.Err }
 
+const problemPrefix = "urn:punctual:problem:"
+
 func problemOf(body []byte) *Problem {
 	problem := &Problem{}
 	if err := json.Unmarshal(body, problem); err != nil {
 		problem.Detail = err.Error()
 	}
-	problem.Slug = strings.TrimPrefix(problem.Type, "urn:punctual:problem:")
+	problem.Slug = strings.TrimPrefix(problem.Type, problemPrefix)
 	return problem
+}
+
+// isOfNode tells the problem of a node from the answer of a proxy, which may not know what was done.
+func (problem *Problem) isOfNode() bool { return strings.HasPrefix(problem.Type, problemPrefix) }
+
+// isNotDone tells of the problems with status 503 that prove that nothing was done.
+func (problem *Problem) isNotDone() bool {
+	switch problem.Slug {
+	case "busy", "draining", "unavailable", "not-ready":
+		return true
+	}
+	return false
 }

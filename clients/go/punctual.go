@@ -28,6 +28,7 @@ const (
 	retryAfterMax = time.Minute
 	forEver       = time.Duration(math.MaxInt64)
 	answerMax     = 64 << 20
+	popWait       = 20 * time.Second
 )
 
 // Draft is a task to submit: one of Delay and DueAt, one payload or a tombstone.
@@ -291,7 +292,7 @@ type answer struct {
 }
 
 // call repeats a request until it has an answer. It repeats what was not done (429, 503), and what
-// may have been done (no answer, 500, outcome-unknown) if a repetition starts within safeFor.
+// may have been done (no answer, other 5xx) if a repetition starts within safeFor.
 func (client *Client) call(
 	ctx context.Context, method, path string, body map[string]any, safeFor time.Duration,
 	conditions ...Condition,
@@ -311,12 +312,15 @@ func (client *Client) call(
 	began, isUnknown := time.Now(), false
 	for attempt := 0; ; attempt++ {
 		got, failure := client.attempt(ctx, method, path, text, condition.header)
+		if failure == nil && got.status >= 500 && !problemOf(got.body).isOfNode() {
+			failure = fmt.Errorf("status %d: the answer is not of Punctual", got.status)
+		}
 		if failure == nil {
 			if !isRepeated(got.status) {
 				return got, nil
 			}
 			problem := problemOf(got.body)
-			isUnknown = isUnknown || problem.Slug == "outcome-unknown" || problem.Slug == "internal"
+			isUnknown = isUnknown || got.status >= 500 && !problem.isNotDone()
 			failure = problem
 		} else {
 			isUnknown = isUnknown || !isNotConnected(failure)

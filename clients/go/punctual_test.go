@@ -313,6 +313,17 @@ func TestAScheduleWhoseAnswersAreLostIsThereOnce(t *testing.T) {
 	equal(t, must[bool](t)(isThere, err), false)
 }
 
+func TestTheErrorOfAGatewayDoesNotTellWhatWasDone(t *testing.T) {
+	clients(t)
+	url := os.Getenv("PUNCTUAL_LOSING_URL")
+	stalled := open(t, url+"/stalled", punctual.Timeout(time.Second), punctual.RetryFor(0))
+	for _, client := range []*punctual.Client{open(t, url+"/gateway"), stalled} {
+		var failure *punctual.NoAnswer
+		_, err := client.TriggerSchedule(ctx, topic, "poll")
+		equal(t, errors.As(err, &failure) && failure.IsUnknown, true)
+	}
+}
+
 func TestARefusedRequestIsAProblemWithAType(t *testing.T) {
 	client, _ := clients(t)
 	var problem *punctual.Problem
@@ -530,4 +541,10 @@ func TestASignatureOfOneOfTheKeysIsGenuine(t *testing.T) {
 	for _, wrong := range []string{"", "t=x", "v1=" + digest, "t=1700000000", "t=1700000000,v1=ü"} {
 		equal(t, punctual.IsGenuine([]string{key}, wrong, "orders", body, ever), false)
 	}
+	// Lines of the file that are no keys. Anybody can sign with an empty one.
+	lines := []string{"", "# from May on", "bm8ga2V5"}
+	forged := "t=1700000000,v1=6cde8cf8039aa61608e23e4308366f55e7ae30b6ab33a6db6a9cbb7d21ea6682"
+	equal(t, punctual.IsGenuine(lines, forged, "orders", body, ever), false)
+	lines = append(lines, key+"\n")
+	equal(t, punctual.IsGenuine(lines, signature, "orders", body, ever), true)
 }

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -13,6 +14,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use futures_util::stream::StreamExt as _;
 use parking_lot::Mutex;
 use tokio::process::Command;
 
@@ -28,12 +30,15 @@ fn root() -> &'static Path {
 }
 
 /// A proxy that is bad to each request in the same way: it loses the first answer, refuses the
-/// second attempt, forgets the outcome of the third, and answers the fourth.
+/// second attempt, forgets the outcome of the third, and answers the fourth. Below `/gateway`, it
+/// answers as a gateway that has lost its connection to the node, and below `/stalled` its answers
+/// have no end.
 struct LosingProxy {
     base: String,
     http: reqwest::Client,
     /// The number of attempts by request.
     attempts: Mutex<HashMap<(Method, String, Bytes), usize>>,
+    gateway_count: AtomicUsize,
 }
 
 impl LosingProxy {
@@ -43,6 +48,7 @@ impl LosingProxy {
             base: node.api().base().to_owned(),
             http: crate::support::api::client(Duration::from_secs(30)),
             attempts: Mutex::default(),
+            gateway_count: AtomicUsize::new(0),
         });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -58,6 +64,15 @@ impl LosingProxy {
         headers: HeaderMap,
         body: Bytes,
     ) -> Response {
+        if uri.path().starts_with("/gateway/") {
+            proxy.gateway_count.fetch_add(1, Ordering::Relaxed);
+            let json = [("content-type", "application/json")];
+            let said = r#"{"message":"Service Unavailable"}"#;
+            return (StatusCode::SERVICE_UNAVAILABLE, json, said).into_response();
+        }
+        if uri.path().starts_with("/stalled/") {
+            return stalled();
+        }
         let attempt = {
             let mut attempts = proxy.attempts.lock();
             let count =
@@ -88,6 +103,12 @@ impl LosingProxy {
     fn repeated_count(&self) -> usize {
         self.attempts.lock().values().filter(|attempts| **attempts >= 4).count()
     }
+}
+
+fn stalled() -> Response {
+    let begin = futures_util::stream::once(async { Ok::<Bytes, &str>("{".into()) });
+    let body = Body::from_stream(begin.chain(futures_util::stream::pending()));
+    Response::builder().header("content-type", "application/json").body(body).unwrap()
 }
 
 fn lost() -> Response {
@@ -172,6 +193,7 @@ async fn keeps_its_promises(language: &str, mut command: Command) {
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{language}:\n{said}\n{errors}");
     assert!(proxy.repeated_count() >= 4, "{} requests were repeated", proxy.repeated_count());
+    assert_eq!(proxy.gateway_count.load(Ordering::Relaxed), 1, "a trigger that may have been done");
     let path = format!("/v1/tasks?topic={topic}&limit=100");
     let pending = node.api().get(&path).await.json()["tasks"].as_array().unwrap().clone();
     let mut keys: Vec<&str> = pending.iter().map(|task| task["key"].as_str().unwrap()).collect();

@@ -16,6 +16,8 @@ final class Http
     private const RETRY_AFTER_MAX = 60.0;
     /** Statuses of calls that are repeated, because they were not done, or only perhaps. */
     private const REPEATED = [408, 429, 500, 503];
+    /** Problems with status 503 that prove that nothing was done. */
+    private const NOT_DONE = ['busy', 'draining', 'unavailable', 'not-ready'];
     /** Errors of curl before a request is sent: nothing was done. */
     private const NOT_CONNECTED = [
         CURLE_COULDNT_RESOLVE_HOST,
@@ -52,7 +54,7 @@ final class Http
 
     /**
      * Repeats a request until it has an answer. Repeats what was not done (429, 503), and what may
-     * have been done (no answer, 500, `outcome-unknown`) if a repetition starts within `$safeFor`.
+     * have been done (no answer, other 5xx) if a repetition starts within `$safeFor`.
      *
      * @param list<string> $condition the headers of a condition
      * @return array{int, float, array} status, seconds of Retry-After, body
@@ -94,8 +96,8 @@ final class Http
                 $problem = new Problem($answer[2]);
                 $failure = $problem->getMessage();
                 $asked = min($answer[1], self::RETRY_AFTER_MAX);
-                $isPerhapsDone = in_array($problem->slug, ['outcome-unknown', 'internal'], true);
-                $isUnknown = $isUnknown || $isPerhapsDone;
+                $isNotDone = $answer[0] < 500 || in_array($problem->slug, self::NOT_DONE, true);
+                $isUnknown = $isUnknown || !$isNotDone;
             }
             $doubled = min(self::PAUSE_MIN * 2 ** min($attempt, 16), self::PAUSE_MAX);
             $pause = max($doubled, $asked) * (1 + random_int(0, 250) / 1000);
@@ -194,6 +196,8 @@ final class Http
         }
         $body = json_decode($answer, true);
         $status = curl_getinfo($this->curl, CURLINFO_RESPONSE_CODE);
-        return is_array($body) ? [$status, $retryAfter, $body] : CURLE_WEIRD_SERVER_REPLY;
+        // A proxy may not know what was done.
+        $isOfNode = is_array($body) && ($status < 500 || Problem::isOfNode($body));
+        return $isOfNode ? [$status, $retryAfter, $body] : CURLE_WEIRD_SERVER_REPLY;
     }
 }

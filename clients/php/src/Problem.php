@@ -24,4 +24,10 @@ final class Problem extends \RuntimeException
         $this->field = $body['field'] ?? null;
         parent::__construct("{$this->slug}: {$this->detail}");
     }
+
+    /** @internal */
+    public static function isOfNode(array $body): bool
+    {
+        return str_starts_with((string) ($body['type'] ?? ''), self::PREFIX);
+    }
 }

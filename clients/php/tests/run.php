@@ -224,6 +224,14 @@ $story = [
         $pause = static fn () => $client->pauseTopic('no-such-topic');
         equal('unknown-topic', thrown(Problem::class, $pause)->slug);
     },
+    'the error of a gateway does not tell what was done' => static function () use ($topic): void {
+        $url = getenv('PUNCTUAL_LOSING_URL');
+        $stalled = new Client("{$url}/stalled", timeout: 1.0, retryFor: 0.0);
+        foreach ([new Client("{$url}/gateway"), $stalled] as $one) {
+            $trigger = static fn () => $one->triggerSchedule($topic, 'poll');
+            equal(true, thrown(NoAnswer::class, $trigger)->isUnknown);
+        }
+    },
     'a schedule whose answers are lost is there once' => static function () use ($topic, $client, $losing): void {
         [$name, $start] = ['a schedule/with ü', new DateTimeImmutable('2030-01-31T09:30:00Z')];
         $draft = ['every' => HOUR, 'phase' => '30m', 'starts_at' => $start, 'payload' => ['do' => 'poll']];
@@ -488,6 +496,11 @@ $rules = [
         foreach ([null, '', 't=x', "v1={$digest}", 't=1700000000', 't=1700000000,v1=ü'] as $wrong) {
             equal(false, Signature::isGenuine([$key], $wrong, 'orders', '{"a":1}', $ever));
         }
+        // Lines of the file that are no keys. Anybody can sign with an empty one.
+        $lines = ['', '# from May on', 'bm8ga2V5'];
+        $forged = 't=1700000000,v1=6cde8cf8039aa61608e23e4308366f55e7ae30b6ab33a6db6a9cbb7d21ea6682';
+        equal(false, Signature::isGenuine($lines, $forged, 'orders', '{"a":1}', $ever));
+        equal(true, Signature::isGenuine([...$lines, "{$key}\n"], $signature, 'orders', '{"a":1}', $ever));
     },
 ];
 

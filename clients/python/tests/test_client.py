@@ -27,6 +27,8 @@ from punctual.outcomes import seconds_of
 from punctual.testing import DevServer
 
 HOUR = timedelta(hours=1)
+# The digest of the tests' callback with an empty key.
+EMPTY = "6cde8cf8039aa61608e23e4308366f55e7ae30b6ab33a6db6a9cbb7d21ea6682"
 TOPIC = os.environ.get("PUNCTUAL_TOPIC")
 
 
@@ -268,6 +270,16 @@ class Story(unittest.TestCase):
         # An attempt without an answer has deleted it.
         self.assertIsNone(self.losing.delete_schedule(TOPIC, made.name))
         self.assertIsNone(self.client.get_schedule(TOPIC, made.name))
+
+    def test_the_error_of_a_gateway_does_not_tell_what_was_done(self):
+        gateway = self.open(os.environ["PUNCTUAL_LOSING_URL"] + "/gateway")
+        stalled = self.open(
+            os.environ["PUNCTUAL_LOSING_URL"] + "/stalled", timeout=1.0, retry_for=0.0
+        )
+        for client in (gateway, stalled):
+            with self.assertRaises(NoAnswer) as caught:
+                client.trigger_schedule(TOPIC, "poll")
+            self.assertTrue(caught.exception.is_unknown)
 
     def test_a_refused_request_is_a_problem_with_a_type(self):
         with self.assertRaises(Problem) as caught:
@@ -556,6 +568,10 @@ class Signatures(unittest.TestCase):
         self.assertFalse(is_genuine([key], signature, "other", b'{"a":1}', **ever))
         for wrong in (None, "", "t=x", f"v1={digest}", "t=1700000000", "t=1700000000,v1=ü"):
             self.assertFalse(is_genuine([key], wrong, "orders", b'{"a":1}', **ever))
+        # Lines of the file that are no keys. Anybody can sign with an empty one.
+        lines, forged = ["", "# from May on", "bm8ga2V5"], "t=1700000000,v1=%s" % EMPTY
+        self.assertFalse(is_genuine(lines, forged, "orders", b'{"a":1}', **ever))
+        self.assertTrue(is_genuine([*lines, key + "\n"], signature, "orders", b'{"a":1}', **ever))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import {
     type PoppedTask,
     callbackBody,
 } from './pops.js';
-import { NoAnswer, Problem } from './problems.js';
+import { NoAnswer, Problem, isOfNode } from './problems.js';
 import {
     type BackfillRange,
     type Backfilled,
@@ -46,6 +46,8 @@ import { type PolicyDraft, type Topic, policyBody, topicOf } from './topics.js';
 const [PAUSE_MIN, PAUSE_MAX, RETRY_AFTER_MAX] = [100, 5_000, 60_000];
 /** Statuses of calls, and of parts of them, that were not done, or perhaps: they are repeated. */
 const REPEATED = [408, 429, 500, 503];
+/** Problems with status 503 that prove that nothing was done. */
+const NOT_DONE = ['busy', 'draining', 'unavailable', 'not-ready'];
 /** Errors of a connection that did not come about: nothing was done. */
 const NOT_CONNECTED = new Set([
     'ECONNREFUSED',
@@ -474,7 +476,7 @@ export class Client {
 
     /**
      * Repeats a request until it has an answer. Repeats what was not done (429, 503), and what may
-     * have been done (no answer, 500, `outcome-unknown`) if a repetition starts within `safeFor`.
+     * have been done (no answer, other 5xx) if a repetition starts within `safeFor`.
      */
     private async call(
         method: string,
@@ -502,11 +504,14 @@ export class Client {
             let isFinal = false;
             try {
                 const answer = await this.attempt(method, path, headers, text);
+                if (answer.status >= 500 && !isOfNode(answer.body)) {
+                    throw new Error(`status ${answer.status}: the answer is not of Punctual`);
+                }
                 if (!REPEATED.includes(answer.status)) return answer;
                 const problem = new Problem(answer.body);
                 failure = problem;
                 asked = Math.min(answer.retryAfter, RETRY_AFTER_MAX);
-                wasPerhapsDone = ['outcome-unknown', 'internal'].includes(problem.slug);
+                wasPerhapsDone = answer.status >= 500 && !NOT_DONE.includes(problem.slug);
             } catch (error) {
                 failure = error as Error & { code?: string };
                 // A certificate does not become right by asking again.

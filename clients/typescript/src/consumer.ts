@@ -13,6 +13,9 @@ export const ATTEMPT = 'punctual-attempt';
 /** The header with the signature of a callback. */
 export const SIGNATURE = 'punctual-signature';
 
+/** Nodes take no shorter key. */
+const KEY_BYTES_MIN = 24;
+
 /** The headers of a record, as kafkajs and confluent-kafka-javascript have them. */
 type Headers = { [name: string]: Buffer | string | (Buffer | string)[] | undefined } | undefined;
 
@@ -50,8 +53,8 @@ export function isGenuine(
     const seconds = parts.find(([name]) => name === 't')?.[1] ?? '';
     const age = Math.abs(Date.now() / 1000 - Number(seconds));
     if (!/^[0-9]+$/.test(seconds) || age > maxAge) return false;
-    const digests = keys.map((key) => {
-        const mac = createHmac('sha256', Buffer.from(key, 'base64'));
+    const digests = secretsOf(keys).map((secret) => {
+        const mac = createHmac('sha256', secret);
         return mac.update(`${seconds}\n${topic}\n`).update(body).digest();
     });
     const given = parts
@@ -59,6 +62,15 @@ export function isGenuine(
         .map(([, value]) => Buffer.from(value ?? '', 'hex'))
         .filter((value) => value.length === 32);
     return digests.some((digest) => given.some((value) => timingSafeEqual(digest, value)));
+}
+
+/** Returns the keys of a file's lines. Anybody could sign with an empty line or a comment. */
+function secretsOf(lines: string[]): Buffer[] {
+    return lines
+        .map((line) => line.trim())
+        .filter((line) => /^[A-Za-z0-9+/]+={0,2}$/.test(line))
+        .map((line) => Buffer.from(line, 'base64'))
+        .filter((secret) => secret.length >= KEY_BYTES_MIN);
 }
 
 function text(headers: Headers, name: string): string | undefined {

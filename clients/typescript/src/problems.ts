@@ -22,6 +22,11 @@ export class Problem extends Error {
     }
 }
 
+/** Tells the problem of a node from the answer of a proxy, which may not know what was done. */
+export function isOfNode(body: any): boolean {
+    return String(body?.type).startsWith(PREFIX);
+}
+
 /** No attempt got an answer in time. */
 export class NoAnswer extends Error {
     /** @param isUnknown true if an attempt may have taken effect; false if nothing was done */

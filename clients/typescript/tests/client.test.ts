@@ -284,6 +284,17 @@ test('a schedule whose answers are lost is there once', { skip }, async () => {
     assert.equal(await client.getSchedule(topic, name), undefined);
 });
 
+test('the error of a gateway does not tell what was done', { skip }, async () => {
+    const url = process.env.PUNCTUAL_LOSING_URL;
+    const stalled = new Client(`${url}/stalled`, { timeout: 1_000, retryFor: 0 });
+    for (const one of [new Client(`${url}/gateway`), stalled]) {
+        await assert.rejects(
+            one.triggerSchedule(topic, 'poll'),
+            (failure: NoAnswer) => failure instanceof NoAnswer && failure.isUnknown,
+        );
+    }
+});
+
 test('a refused request is a problem with a type', { skip }, async () => {
     const refused = client.submit({ topic: 'no-such-topic', payload: 1, delay: HOUR });
     await assert.rejects(
@@ -568,4 +579,9 @@ test('a signature of one of the keys is genuine', () => {
     for (const wrong of [undefined, '', 't=x', `v1=${digest}`, 't=1700000000', 't=1700000000,v1=ü']) {
         assert.ok(!isGenuine([key], wrong, 'orders', body, ever));
     }
+    // Lines of the file that are no keys. Anybody can sign with an empty one.
+    const lines = ['', '# from May on', 'bm8ga2V5'];
+    const forged = 't=1700000000,v1=6cde8cf8039aa61608e23e4308366f55e7ae30b6ab33a6db6a9cbb7d21ea6682';
+    assert.ok(!isGenuine(lines, forged, 'orders', body, ever));
+    assert.ok(isGenuine([...lines, `${key}\n`], signature, 'orders', body, ever));
 });

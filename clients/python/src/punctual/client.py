@@ -22,7 +22,7 @@ from .paths import (
     schedule_path,
     topic_path,
 )
-from .problems import PREFIX, NoAnswer, Problem
+from .problems import NOT_DONE, PREFIX, NoAnswer, Problem
 from .topics import popped_of, schedule_of, topic_of
 from .verdicts import Cancelled, Moved, MoveVerdict, Redriven, Verdict, backfilled_of
 
@@ -465,8 +465,8 @@ class Client:
     def _call(self, method, path, body=None, *, safe_for=float("inf"), condition=None):
         """Repeats a request until it has an answer.
 
-        Repeats what was not done (429, 503), and what may have been done (no answer, 500,
-        ``outcome-unknown``) if a repetition starts within ``safe_for`` seconds. ``condition`` is
+        Repeats what was not done (429, 503), and what may have been done (no answer, other
+        5xx) if a repetition starts within ``safe_for`` seconds. ``condition`` is
         the headers of one.
         """
         text = None if body is None else _json(body)
@@ -484,11 +484,13 @@ class Client:
                 connection = self._connected()
                 was_perhaps_done = True
                 status, retry_after, answer = self._attempt(connection, method, path, text, headers)
+                if status >= 500 and not str(answer.get("type")).startswith(PREFIX):
+                    raise ValueError(f"status {status}: the answer is not of Punctual")
                 if status not in REPEATED:
                     return status, answer
                 failure = Problem(answer)
-                asked = min(float(retry_after or 0), RETRY_AFTER_MAX)
-                was_perhaps_done = failure.slug in ("outcome-unknown", "internal")
+                asked = min(_seconds(retry_after), RETRY_AFTER_MAX)
+                was_perhaps_done = status >= 500 and failure.slug not in NOT_DONE
             except (OSError, http.client.HTTPException, ValueError) as error:
                 failure = error
             is_unknown = is_unknown or was_perhaps_done
@@ -530,6 +532,11 @@ class Client:
             raise
         self._local.connection = made
         return made
+
+
+def _seconds(retry_after):
+    """Returns the seconds of Retry-After. Proxies may give a date: 0."""
+    return float(retry_after) if (retry_after or "").isdigit() else 0.0
 
 
 def _has_input(idle):

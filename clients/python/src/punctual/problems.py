@@ -1,6 +1,8 @@
 """The reasons why a call fails."""
 
 PREFIX = "urn:punctual:problem:"
+#: Problems with status 503 that prove that nothing was done.
+NOT_DONE = ("busy", "draining", "unavailable", "not-ready")
 
 
 class Problem(Exception):

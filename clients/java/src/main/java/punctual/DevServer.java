@@ -10,7 +10,6 @@ import java.net.URI;
 import java.net.URLEncoder;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
-import java.net.http.HttpResponse.BodyHandlers;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -93,7 +92,7 @@ public final class DevServer implements AutoCloseable {
     }
 
     private JsonNode send(HttpRequest.Builder request) throws IOException, InterruptedException {
-        var answer = http.send(request.build(), BodyHandlers.ofString());
+        var answer = Http.send(http, request.build(), TIMEOUT);
         var body = Draft.JSON.readTree(answer.body());
         if (answer.statusCode() != 200) throw new Problem(body);
         return body;

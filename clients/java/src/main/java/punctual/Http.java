@@ -9,12 +9,16 @@ import java.net.http.HttpConnectTimeoutException;
 import java.net.http.HttpRequest;
 import java.net.http.HttpRequest.BodyPublishers;
 import java.net.http.HttpResponse;
+import java.net.http.HttpTimeoutException;
 import java.security.cert.CertificateException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import javax.net.ssl.SSLHandshakeException;
 
 /** Connections to a node, which repeat requests. */
@@ -25,7 +29,8 @@ final class Http {
     static final Duration FOR_EVER = Duration.ofDays(36_500);
     /** Statuses of calls that are repeated, because they were not done, or only perhaps. */
     private static final Set<Integer> REPEATED = Set.of(408, 429, 500, 503);
-    private static final Set<String> PERHAPS_DONE = Set.of("outcome-unknown", "internal");
+    /** Problems with status 503 that prove that nothing was done. */
+    private static final Set<String> NOT_DONE = Set.of("busy", "draining", "unavailable", "not-ready");
 
     private final PunctualClient.Builder settings;
     private final HttpClient http;
@@ -51,7 +56,7 @@ final class Http {
 
     /**
      * Repeats a request until it has an answer. Repeats what was not done (429, 503), and what may
-     * have been done (no answer, 500, {@code outcome-unknown}) if a repetition starts within
+     * have been done (no answer, other 5xx) if a repetition starts within
      * {@code safeFor}.
      */
     Answer call(String method, String path, JsonNode body, Duration safeFor)
@@ -79,7 +84,7 @@ final class Http {
                 var problem = new Problem(answer.body);
                 failure = problem;
                 asked = min(answer.retryAfter, RETRY_AFTER_MAX);
-                isUnknown |= PERHAPS_DONE.contains(problem.slug());
+                isUnknown |= answer.status >= 500 && !NOT_DONE.contains(problem.slug());
             } catch (ConnectException | HttpConnectTimeoutException | SSLHandshakeException none) {
                 failure = none; // no connection
             } catch (IOException lost) {
@@ -112,9 +117,34 @@ final class Http {
         condition.headers.forEach(request::header);
         if (body != null) request.header("content-type", "application/json");
         if (settings.token != null) request.header("authorization", "Bearer " + settings.token);
-        var answer = http.send(request.build(), HttpResponse.BodyHandlers.ofString());
-        var wait = Duration.ofSeconds(answer.headers().firstValueAsLong("retry-after").orElse(0));
-        return new Answer(answer.statusCode(), wait, Draft.JSON.readTree(answer.body()));
+        var answer = send(http, request.build(), settings.timeout);
+        var wait = answer.headers().firstValue("retry-after").filter(text -> text.matches("[0-9]{1,9}"));
+        var read = Draft.JSON.readTree(answer.body());
+        boolean isOfNode = answer.statusCode() < 500 ? read.isObject()
+            : read.path("type").asText().startsWith(Problem.PREFIX);
+        if (!isOfNode)
+            throw new IOException("status " + answer.statusCode() + ": the answer is not of Punctual");
+        return new Answer(answer.statusCode(), Duration.ofSeconds(wait.map(Long::valueOf).orElse(0L)), read);
+    }
+
+    /**
+     * Sends a request. The timeout is that of the whole answer: the request's own one ends with the
+     * headers before Java 26.
+     */
+    static HttpResponse<String> send(HttpClient http, HttpRequest request, Duration timeout)
+            throws IOException, InterruptedException {
+        var sent = http.sendAsync(request, HttpResponse.BodyHandlers.ofString());
+        try {
+            // The client itself tells a host that it did not reach from an answer that is late.
+            return sent.get(timeout.toMillis() + 200, TimeUnit.MILLISECONDS);
+        } catch (TimeoutException late) {
+            throw new HttpTimeoutException("no answer within " + timeout.toMillis() + " ms");
+        } catch (ExecutionException failed) {
+            if (failed.getCause() instanceof IOException failure) throw failure;
+            throw new IOException(failed.getCause());
+        } finally {
+            sent.cancel(true);
+        }
     }
 
     /** Makes a call with many parts. Repeats those that were not done, or perhaps. */

@@ -18,6 +18,8 @@ public final class Signature {
     public static final String HEADER = "punctual-signature";
 
     private static final Duration AGE_MAX = Duration.ofMinutes(5);
+    /** Nodes take no shorter key. */
+    private static final int KEY_BYTES_MIN = 24;
 
     private Signature() {}
 
@@ -41,14 +43,24 @@ public final class Signature {
         if (age.compareTo(ageMax) > 0) return false;
         var given = parts.stream().filter(part -> part.startsWith("v1=")).map(part -> part.substring(3)).toList();
         var start = seconds.get() + "\n" + topic + "\n";
-        return keys.stream().map(key -> signed(key, start, body).getBytes(US_ASCII)).anyMatch(digest ->
+        var secrets = keys.stream().map(Signature::secret).filter(secret -> secret.length >= KEY_BYTES_MIN);
+        return secrets.map(secret -> signed(secret, start, body).getBytes(US_ASCII)).anyMatch(digest ->
                 given.stream().anyMatch(value -> MessageDigest.isEqual(digest, value.getBytes(US_ASCII))));
     }
 
-    private static String signed(String key, String start, byte[] body) {
+    /** Returns the key of a line. Anybody could sign with an empty line or a comment. */
+    private static byte[] secret(String line) {
+        try {
+            return Base64.getDecoder().decode(line.strip());
+        } catch (IllegalArgumentException notAKey) {
+            return new byte[0];
+        }
+    }
+
+    private static String signed(byte[] secret, String start, byte[] body) {
         try {
             var mac = Mac.getInstance("HmacSHA256");
-            mac.init(new SecretKeySpec(Base64.getDecoder().decode(key), "HmacSHA256"));
+            mac.init(new SecretKeySpec(secret, "HmacSHA256"));
             mac.update(start.getBytes(US_ASCII));
             return HexFormat.of().formatHex(mac.doFinal(body));
         } catch (GeneralSecurityException error) {

@@ -273,6 +273,18 @@ class PunctualClientTest {
         }
 
         @Test
+        void theErrorOfAGatewayDoesNotTellWhatWasDone() {
+            var url = System.getenv("PUNCTUAL_LOSING_URL");
+            var gateway = PunctualClient.to(url + "/gateway").build();
+            var stalled = PunctualClient.to(url + "/stalled").timeout(Duration.ofSeconds(1))
+                .retryFor(Duration.ZERO).build();
+            for (var one : List.of(gateway, stalled)) {
+                assertTimeoutPreemptively(Duration.ofSeconds(20), () -> assertTrue(
+                    assertThrows(NoAnswer.class, () -> one.triggerSchedule(TOPIC, "poll")).isUnknown()));
+            }
+        }
+
+        @Test
         void aScheduleWhoseAnswersAreLostIsThereOnce() throws Exception {
             var name = "a schedule/with ü";
             var start = Instant.parse("2030-01-31T09:30:00Z");
@@ -583,5 +595,9 @@ class PunctualClientTest {
         for (var wrong : new String[] {null, "", "t=x", "v1=" + digest, "t=1700000000", "t=1700000000,v1=ü"}) {
             assertFalse(Signature.isGenuine(List.of(key), wrong, "orders", body, ever));
         }
+        // Lines of the file that are no keys. Anybody can sign with an empty one.
+        var forged = "t=1700000000,v1=6cde8cf8039aa61608e23e4308366f55e7ae30b6ab33a6db6a9cbb7d21ea6682";
+        assertFalse(Signature.isGenuine(List.of("", "# from May on", "bm8ga2V5"), forged, "orders", body, ever));
+        assertTrue(Signature.isGenuine(List.of("", "# from May on", key + "\n"), signature, "orders", body, ever));
     }
 }
