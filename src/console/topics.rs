@@ -22,7 +22,7 @@ pub fn call(topic: &str) -> Call {
 /// Returns the call for one topic, or for the topics that are paused or have a policy.
 pub fn policies_call(topic: &str) -> Call {
     match topic {
-        "" => Call::get("/v1/topics"),
+        "" => Call::get("/v1/topics?limit=1000"),
         topic => Call::get(&path(&["v1", "topics", topic])),
     }
 }
@@ -116,6 +116,9 @@ fn held_back(policies: &Value) -> Markup {
                 &["Topic", "State", "Paused since", "Reason"],
                 &rows,
             ))
+        }
+        @if policies.get("next_after").is_some_and(|next| !next.is_null()) {
+            p { "There are more than 1,000 topics, and these are the first by name. Ask for one." }
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::client::args::{NodeOptions, PopArgs};
 use crate::client::caller::{NodeCaller, Repeating};
 use crate::client::output::ended::{end, put_out};
 use crate::client::output::print;
-use crate::client::task::is_steering;
+use crate::client::task::{given, is_steering};
 use crate::clock;
 use crate::domain::Timestamp;
 use crate::domain::time::duration::spelled;
@@ -28,6 +28,9 @@ use crate::signals::{EndSignal, Signals};
 
 /// How long a call is repeated while no node answers.
 const RETRY_FOR: Duration = Duration::from_secs(300);
+/// For how long a command may go on after its time to run, while no node tells whether the time was
+/// extended. A node restarts within it.
+const EXTENDED_RETRY_FOR: Duration = Duration::from_secs(30);
 /// The time that a call has beyond its wait.
 const ANSWERED_AFTER: Duration = Duration::from_secs(10);
 
@@ -45,6 +48,7 @@ struct PoppedTask {
     attempts_max: u16,
     finish_by: String,
     key: Option<String>,
+    #[serde(default, deserialize_with = "given")]
     payload: Option<Box<RawValue>>,
     payload_text: Option<String>,
     payload_base64: Option<String>,
@@ -184,13 +188,15 @@ async fn answered(caller: &NodeCaller, command: &str, text: &str) -> Result<Node
     let status = loop {
         let end = async {
             clock::sleep(left).await;
-            extended(caller, &task).await
+            let asked_at = clock::monotonic();
+            let later = extended(caller, &task).await;
+            (later, clock::monotonic().since(asked_at))
         };
         tokio::select! {
             status = &mut running => break status,
-            later = end => match later {
+            (later, took) = end => match later {
                 Some(later) if later > finish_by => {
-                    left = later.since(finish_by);
+                    left = later.since(finish_by).saturating_sub(took);
                     finish_by = later;
                 }
                 _ => {
@@ -212,11 +218,12 @@ async fn answered(caller: &NodeCaller, command: &str, text: &str) -> Result<Node
     }
 }
 
-/// Returns the end of the time to run, which the command may have extended. `None` when it is not
-/// known, or another attempt was made.
+/// Returns the end of the time to run, which the command may have extended. `None` when no node
+/// tells, or another attempt was made. The command goes on meanwhile.
 async fn extended(caller: &NodeCaller, task: &PoppedTask) -> Option<Timestamp> {
     let call = caller.get(&["v1", "tasks", &task.id], &[]).ok()?;
-    let looked_up: LookedUp = caller.ask(&call).await.ok()?.read().ok()?;
+    let asked = caller.ask_for(&call, EXTENDED_RETRY_FOR, Repeating::IsSafe).await.ok()?;
+    let looked_up: LookedUp = asked.answer.read().ok()?;
     let finish_by = looked_up.finish_by.filter(|_time| looked_up.attempt == task.attempt)?;
     Timestamp::of_rfc3339(&finish_by)
 }

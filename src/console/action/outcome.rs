@@ -105,9 +105,14 @@ fn succeeded(action: &Action, reader: &Reader, done: &Value) -> Markup {
 
 fn failed(action: &Action, refused: &Refused) -> Markup {
     let state = refused.problem.pointer("/task/state").and_then(Value::as_str);
+    let kind = text(&refused.problem, "type");
+    let is_unknown = ["outcome-unknown", "internal"].iter().any(|slug| kind.ends_with(slug));
     html! {
         div.verdict.bad role="alert" {
-            strong { "Not done: " (text(&refused.problem, "title")) " (" (refused.status) ")" }
+            strong {
+                (if is_unknown { "Perhaps done, so look before you repeat it: " } else { "Not done: " })
+                (text(&refused.problem, "title")) " (" (refused.status) ")"
+            }
             span { (text(&refused.problem, "detail")) }
             @if let Some(state) = state { span { "The task is " (state) "." } }
         }

@@ -1,8 +1,12 @@
 //! Each page: the path, and the calls for the contents.
 
+use std::collections::BTreeMap;
+
 use axum::body::Body;
 use axum::http::{HeaderValue, Request, StatusCode, header};
 use axum::response::Response;
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::reader::Identified;
 use super::response::{refused, refused_of, show, status_of, to};
@@ -36,7 +40,7 @@ impl Calls<'_> {
     /// Makes a call, and reads its answer.
     async fn ask(&self, call: &Call) -> Answered {
         let bytes = self.bytes(call).await.map_err(|problem| refused_of(&problem))?;
-        serde_json::from_slice(&bytes).map_err(|error| {
+        read(&bytes).map_err(|error| {
             tracing::error!(%error, path = call.path, "an answer of the API is no JSON");
             refused_of(&Problem::unavailable("the answer of the API cannot be read"))
         })
@@ -63,6 +67,17 @@ impl Calls<'_> {
         let bytes = self.bytes(&Call::get("/metrics")).await.ok()?;
         Some(Sample::read(&String::from_utf8_lossy(&bytes), clock::monotonic()))
     }
+}
+
+/// Reads an answer. A payload that is nested deeper than a [`Value`] may be is shown as it is.
+fn read(bytes: &[u8]) -> Result<Value, serde_json::Error> {
+    serde_json::from_slice(bytes).or_else(|error| {
+        let mut members: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(bytes)?;
+        let payload = members.remove("payload").ok_or(error)?;
+        let mut rest = serde_json::to_value(members)?;
+        rest["payload_text"] = payload.get().into();
+        Ok(rest)
+    })
 }
 
 /// Answers a request that only reads.
@@ -222,4 +237,19 @@ fn not_of_this_session() -> Refused {
         "not of this session",
         "The address is of another session, or was changed. Nothing was done now.",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_of_any_depth_is_read() {
+        let payload = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
+        let answer = read(format!(r#"{{"id":"i","payload":{payload},"due":1}}"#).as_bytes());
+        let answer = answer.unwrap();
+        assert_eq!((&answer["id"], &answer["due"]), (&"i".into(), &1.into()));
+        assert_eq!(answer["payload_text"], payload);
+        assert!(read(b"{").is_err());
+    }
 }
