@@ -51,6 +51,8 @@ use crate::{
 const LEAVE_DEADLINE: Duration = Duration::from_secs(2);
 /// Maximum time for the background tasks to end when no work is left.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
+/// The time that the Kafka clients have to end.
+const CLIENTS_DEADLINE: Duration = Duration::from_secs(2);
 /// Time that a node waits after a vital task has failed. Records in flight may still be
 /// acknowledged and settled.
 const HOPELESS_GRACE: Duration = Duration::from_secs(1);
@@ -243,6 +245,11 @@ async fn run(
             error = chain(&error),
             "cannot withdraw the heartbeat of this node; it expires by itself"
         );
+    }
+    // The end of a Kafka client may wait for a name server, or for a server of tokens.
+    let ending = tokio::task::spawn_blocking(move || drop(running));
+    if tokio::time::timeout(CLIENTS_DEADLINE, ending).await.is_err() {
+        tracing::info!("the Kafka clients did not end in time, and end with the process");
     }
     tracing::info!("stopped");
     Ok(())

@@ -125,8 +125,9 @@ impl Reloader {
     fn check(&mut self, now: Monotonic) {
         let files = std::iter::once(&self.path).chain(&self.key_files);
         let stamp: Option<Vec<Stamp>> = files.map(|path| Stamp::of(path).ok()).collect();
-        if stamp.is_some() && stamp == self.seen && self.is_settled {
-            self.failed_still(now);
+        // The fault of a refused file may be in a file that it names, and that is not watched yet.
+        let is_valid = self.failure.is_none();
+        if is_valid && stamp.is_some() && stamp == self.seen && self.is_settled {
             return;
         }
         self.is_settled = stamp.is_some() && stamp == self.seen;
@@ -320,6 +321,23 @@ mod tests {
         bench.reloader.seen = Some(vec![Stamp::of(&bench.file.0).unwrap()]);
         bench.check();
         assert_eq!(bench.names(), ["bob"]);
+    }
+
+    #[test]
+    fn a_key_file_that_comes_after_the_file_that_names_it_is_found() {
+        let (key_file, mut bench) = (Temporary::new(""), Bench::new(OPERATOR));
+        fs::remove_file(&key_file.0).unwrap();
+        let auth = format!(
+            "{OPERATOR}[[jwt]]\nname = 'i'\nissuer = 'https://i'\naudience = 'p'\n\
+             jwks_file = '{}'\n",
+            key_file.0.display()
+        );
+        bench.file.write(&auth);
+        (0..5).for_each(|_second| bench.check());
+        assert!(bench.reloader.failure.is_some());
+        key_file.write(&json!({ "keys": [ec_jwk("a").1] }).to_string());
+        bench.check();
+        assert_eq!(bench.reloader.failure, None);
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub async fn wait_for_postgres(
     let mut said = None;
     loop {
         let tried = tokio::select! {
-            tried = try_postgres(settings, parts) => tried,
+            tried = try_postgres(settings, parts, false) => tried,
             // An unfinished migration is rolled back with its connection.
             () = tasks.draining.cancelled() => return Ok(None),
         };
@@ -81,7 +81,8 @@ pub async fn check(settings: Settings) -> Result<ExitCode, TaskFailure> {
     let node = NodeId::new(clock::wall(), rand::random(), rand::random());
     let mut parts = NodeParts::new(&settings, node, &settings.advertise, &mut registry, &tasks)?;
     let deadline = clock::monotonic().plus(CHECK_DEADLINE);
-    let postgres = tokio::time::timeout(CHECK_DEADLINE, try_postgres(&settings, &mut parts)).await;
+    let postgres =
+        tokio::time::timeout(CHECK_DEADLINE, try_postgres(&settings, &mut parts, true)).await;
     let postgres = match postgres {
         Ok(Ok(checked)) => {
             checked.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -130,7 +131,12 @@ enum Attempt {
     Refused(String),
 }
 
-async fn try_postgres(settings: &Settings, parts: &mut NodeParts) -> Result<Checked, Attempt> {
+/// Compares the schema, the keys and the policies with those of the node. A check changes nothing.
+async fn try_postgres(
+    settings: &Settings,
+    parts: &mut NodeParts,
+    is_check: bool,
+) -> Result<Checked, Attempt> {
     if settings.auto_migrate {
         schema::migrate(&parts.postgres, ClusterWishes::default()).await.map_err(|error| {
             match &error {
@@ -152,7 +158,8 @@ async fn try_postgres(settings: &Settings, parts: &mut NodeParts) -> Result<Chec
         )));
     }
     if let Some(keeper) = &mut parts.key_keeper {
-        keeper.check().await.map_err(|error| match &error {
+        let checked = if is_check { keeper.compare().await } else { keeper.check().await };
+        checked.map_err(|error| match &error {
             KeyError::Postgres(cause) if passes(cause) => Attempt::Away(chain(&error)),
             _ => Attempt::Refused(format!("--payload-key-file: {}", chain(&error))),
         })?;

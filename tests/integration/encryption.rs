@@ -433,6 +433,20 @@ async fn a_node_with_another_key_of_the_same_id_does_not_start() {
     let status = other.wait_exit(DEADLINE).await;
     assert!(!status.success(), "{}", other.log_tail());
     assert!(other.log().contains("is another key on the other nodes"), "{}", other.log_tail());
+    // A check of the settings says so, too, and registers no key.
+    let check = async |file: &str| {
+        let flags = cluster.arguments(&["--payload-key-file", file]);
+        let words = [&["server", "check"], flags.as_slice()].concat();
+        let output = crate::tokens::run(&words, "").await;
+        (output.status.code(), crate::tokens::text(&output.stdout))
+    };
+    let (code, said) = check(wrong.path()).await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("is another key on the other nodes"), "{said}");
+    let next = Keys::new("same-id-next", Some(2), &[1, 2]);
+    let (code, said) = check(next.path()).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(cluster.count("select count(*) from payload_key").await, 1);
     // The same by a reload: the keys from before stay.
     std::fs::write(keys.path(), text_of(Some(1), &[2]).replace("2 =", "1 =")).unwrap();
     eventually("the file is refused", DEADLINE, async || {

@@ -67,7 +67,7 @@ impl Principals {
                 if id.is_none() {
                     reader.problem(
                         &at,
-                        format!("{text:?} is not a token id, which has 8 of a-z and 0-9"),
+                        "`id` must have 8 of a-z and 0-9; this may be the token itself",
                     );
                 }
                 id.map(|id| (id, at))

@@ -131,6 +131,20 @@ impl KeyKeeper {
         Ok(())
     }
 
+    /// Compares the keys of the file with those of the cluster. Changes nothing.
+    ///
+    /// # Errors
+    /// When a node could not start with these keys.
+    pub async fn compare(&mut self) -> Result<(), KeyError> {
+        let Some(path) = self.path.clone() else { return Ok(()) };
+        let loaded = tokio::task::spawn_blocking(move || key_file::load(&path));
+        let LoadedKeys { set, .. } = loaded.await.map_err(|_error| KeyError::Thread)??;
+        match self.registry.differing(&set).await? {
+            Some(id) => Err(KeyError::Differs(id)),
+            None => Ok(()),
+        }
+    }
+
     /// Compares the keys of the node with those that the cluster uses.
     async fn check_used(&mut self) -> Result<(), PostgresError> {
         let used = self.registry.used().await?;

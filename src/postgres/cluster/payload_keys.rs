@@ -76,6 +76,25 @@ impl KeyRegistry {
         outcome
     }
 
+    /// Returns a key of a file that is another one on the nodes of the cluster.
+    pub async fn differing(&mut self, keys: &KeySet) -> Result<Option<u32>, PostgresError> {
+        let checks = checks_of(keys);
+        let statement = async |open: &mut PgConnection| {
+            let ids: Vec<i64> = checks.iter().map(|(id, _check)| *id).collect();
+            let rows = sqlx::query(READ).bind(&ids).fetch_all(open).await?;
+            for row in &rows {
+                let known: (i64, Vec<u8>) = (row.try_get("id")?, row.try_get("check_value")?);
+                if !checks.contains(&known) {
+                    return Ok(Some(u32::try_from(known.0).unwrap_or(u32::MAX)));
+                }
+            }
+            Ok(None)
+        };
+        let outcome = self.connection.run("compare payload keys", statement).await;
+        self.connection.close();
+        outcome
+    }
+
     /// Returns the ids of the keys that records may have, in order.
     pub async fn used(&mut self) -> Result<Vec<u32>, PostgresError> {
         let statement =
@@ -87,10 +106,13 @@ impl KeyRegistry {
     }
 }
 
+fn checks_of(keys: &KeySet) -> Vec<(i64, Vec<u8>)> {
+    keys.checks().map(|(id, check)| (i64::from(id), check.to_vec())).collect()
+}
+
 async fn register(open: &mut PgConnection, keys: &KeySet) -> Result<Registered, sqlx::Error> {
     let mut transaction = open.begin().await?;
-    let checks: Vec<(i64, Vec<u8>)> =
-        keys.checks().map(|(id, check)| (i64::from(id), check.to_vec())).collect();
+    let checks = checks_of(keys);
     let ids: Vec<i64> = checks.iter().map(|(id, _check)| *id).collect();
     sqlx::query(REGISTER)
         .bind(&ids)

@@ -138,9 +138,10 @@ impl PostgresError {
         self.code().as_deref() == Some("23505")
     }
 
-    /// True when another session has created the same table at the same time.
+    /// True when another session has created the same table at the same time: its name, its type, or
+    /// a row of either.
     pub(in crate::postgres) fn is_of_twins(&self) -> bool {
-        matches!(self.code().as_deref(), Some("23505" | "42P07"))
+        matches!(self.code().as_deref(), Some("23505" | "42P07" | "42710"))
     }
 
     /// True when the statement gave way to a lock.

@@ -92,7 +92,9 @@ async fn refresh<'a>(
     url: &KeyUrl,
     name: &'a str,
 ) -> (&'a str, Result<usize, String>) {
-    let fetched = fetch(url, TIMEOUT).await;
+    // The files that it reads may be on a file system that does not answer.
+    let fetched = tokio::time::timeout(2 * TIMEOUT, fetch(url, TIMEOUT)).await;
+    let fetched = fetched.unwrap_or_else(|_elapsed| Err("the fetch took too long".to_owned()));
     let outcome = fetched.as_ref().map(KeySet::len).map_err(Clone::clone);
     slot.end(fetched.ok(), clock::monotonic());
     (name, outcome)
