@@ -54,6 +54,8 @@ async fn supervise(settings: &SupervisorSettings) -> Result<(), TaskFailure> {
         .arg("-D")
         .arg(&data)
         .args(["-c", "listen_addresses=", "-c", "max_connections=50", "-c", "shared_buffers=64MB"])
+        // There is no password, and a folder of --data may be open to others.
+        .args(["-c", "unix_socket_permissions=0700"])
         .arg("-c")
         .arg(format!("unix_socket_directories={}", settings.folder.display()))
         .stdout(File::create(&log)?)
