@@ -31,20 +31,19 @@ impl DueSlice {
 /// and due time. All records of a second may come back at once. The wheel compares the slices of
 /// one due time before each record, so there must be few.
 pub(super) fn slices_of_records(records: Vec<(Arc<InFlightBatch>, u32)>) -> Vec<DueSlice> {
-    let mut groups: HashMap<(*const InFlightBatch, Timestamp), (Arc<InFlightBatch>, Vec<u32>)> =
-        HashMap::new();
+    let mut groups = HashMap::new();
     for (held, index) in records {
         let due_at = held.batch.due_at(index.saturating_as());
         let group = groups.entry((Arc::as_ptr(&held), due_at));
         group.or_insert_with(|| (held, Vec::new())).1.push(index);
     }
-    let slice =
-        |((_, due_at), (held, mut order)): ((_, Timestamp), (Arc<InFlightBatch>, Vec<u32>))| {
-            order.sort_unstable_by_key(|index| held.batch.id_of((*index).saturating_as()));
-            let end = order.len();
-            DueSlice { due_at, held, order: order.into(), position: 0, end }
-        };
-    groups.into_iter().map(slice).collect()
+    let mut slices = Vec::with_capacity(groups.len());
+    for ((_, due_at), (held, mut order)) in groups {
+        order.sort_unstable_by_key(|index: &u32| held.batch.id_of((*index).saturating_as()));
+        let end = order.len();
+        slices.push(DueSlice { due_at, held, order: order.into(), position: 0, end });
+    }
+    slices
 }
 
 /// Divides a batch into slices of one `precision` each, in due order.
