@@ -35,6 +35,6 @@ set local jit = off";
 
 /// The version of the outbox that this program installs and drains. A change to the schema, also to
 /// the body of a function, needs another one: a check compares the functions of this version.
-pub const VERSION: i32 = 2;
+pub const VERSION: i32 = 3;
 
 const SCHEMA: &str = include_str!("outbox/schema.sql");

@@ -83,6 +83,7 @@ mod neighbours;
 mod old_schema;
 mod outages;
 mod outbox;
+mod outbox_databases;
 mod outbox_owners;
 mod paused;
 mod pending_max;

@@ -1,17 +1,18 @@
 //! Carries out the rows of a turn: skips those that are stored, checks the others, and stores their
 //! tasks in waves.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::waits::WaitingRows;
-use super::waves;
+use super::waves::{self, Place};
 use crate::access::{Caller, Policy};
 use crate::api::inbound::{Reader, Refused, row};
 use crate::clock;
-use crate::domain::Monotonic;
 use crate::domain::task::outbox_row::{ClockOffset, OutboxRow, RejectedRow};
+use crate::domain::{Monotonic, TaskName, TopicName};
 use crate::failpoint::{Failpoint, reach};
 use crate::inbound::carrier::{Carried, Carrier, Change, Item, NewItem, Stop};
 use crate::postgres::inbound::{Epoch, ItemKey, StorePrecondition};
@@ -55,8 +56,9 @@ impl Carrier {
         let items = self.checked_rows((rows, offset), whose, at_least(until), outcome).await?;
         carried.until = Some(at_least(until));
         let precondition = &mut StorePrecondition::Rows(epoch);
+        let hashes = RandomState::new();
         for stretch in waves::stretches(items, |item| item.name().is_none() && item.is_answer()) {
-            for wave in waves::divide(stretch, Item::name) {
+            for wave in waves::divide(stretch, |item| place_of(item, &hashes)) {
                 self.store_wave(precondition, wave, carried).await?;
                 reach(Failpoint::OutboxStored);
             }
@@ -186,5 +188,15 @@ impl Carrier {
             self.store_one(precondition, item, carried).await?;
         }
         Ok(())
+    }
+}
+
+/// Returns what an item may not overtake. Of a wave, the new tasks come first, and then the rest.
+fn place_of(item: &Item, hashes: &RandomState) -> Place<(TopicName, TaskName)> {
+    let key = item.record().and_then(|record| Some((&record.topic, record.key.as_ref()?)));
+    Place {
+        name: item.name(),
+        key: key.map(|key| hashes.hash_one(key)),
+        is_late: !matches!(item.change, Change::Submit(_)),
     }
 }

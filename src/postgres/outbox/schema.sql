@@ -1,4 +1,4 @@
--- The outbox in a database of a user: version 2. `punctual outbox install` runs it.
+-- The outbox in a database of a user: version 3. `punctual outbox install` runs it.
 --
 -- A row is a request to Punctual. It exists if and only if the user's transaction has committed. A
 -- node takes the rows in the order of `seq`, and deletes them when their tasks are stored.
@@ -12,7 +12,7 @@ create table punctual.installation (
   installed_at timestamptz not null default clock_timestamp()
 );
 
-insert into punctual.installation (version) values (2);
+insert into punctual.installation (version) values (3);
 
 -- Each session takes one number at a time, so numbers are in the order of the inserts.
 create sequence punctual.outbox_seq as bigint cache 1;
@@ -56,21 +56,24 @@ create table punctual.outbox (
     + coalesce(octet_length(key_bytes), 0) + coalesce(octet_length(headers::text), 0)
     + coalesce(octet_length(retry::text), 0) + octet_length(topic)
     + coalesce(octet_length(name), 0)
-  ) stored check (bytes <= 16777216)
+  ) stored check (bytes <= 16777216),
+  -- Without a key, a publication of deletes (`for all tables`, as Debezium makes it) would refuse
+  -- each delete. The reads in the order of `seq` use it, too.
+  primary key (seq, slot)
 ) partition by list (slot);
 
 create table punctual.outbox_0 partition of punctual.outbox for values in (0);
 create table punctual.outbox_1 partition of punctual.outbox for values in (1);
 create table punctual.outbox_2 partition of punctual.outbox for values in (2);
 create table punctual.outbox_3 partition of punctual.outbox for values in (3);
-create index on punctual.outbox (seq);
 
 -- Rows that Punctual has refused for good, as they were inserted.
 create table punctual.outbox_rejected (
   like punctual.outbox,
   rejected_at timestamptz not null default clock_timestamp(),
   status smallint not null,   -- the status that REST would have answered
-  reason text not null
+  reason text not null,
+  primary key (seq)
 );
 
 create index on punctual.outbox_rejected (rejected_at);

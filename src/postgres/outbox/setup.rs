@@ -268,7 +268,8 @@ fn rights_to_submit(role: &str) -> String {
     format!(
         "grant usage on schema punctual to {role};
         grant usage on sequence punctual.outbox_seq to {role};
-        grant insert ({COLUMNS}) on punctual.outbox to {role};"
+        grant insert ({COLUMNS}) on punctual.outbox to {role};
+        grant execute on all functions in schema punctual to {role};"
     )
 }
 
@@ -277,7 +278,8 @@ fn rights_to_drain(role: &str) -> String {
         "grant usage on schema punctual to {role};
         grant select on punctual.installation to {role};
         grant select, delete on punctual.outbox to {role};
-        grant select, insert on punctual.outbox_rejected to {role};"
+        grant select, insert on punctual.outbox_rejected to {role};
+        grant execute on function punctual.slot to {role};"
     );
     for table in TABLES {
         // Writing to a String cannot fail.
@@ -376,7 +378,10 @@ async fn missing_rights(open: &mut PgConnection) -> Result<Vec<String>, sqlx::Er
         "-- missing rights on an outbox
         select r.action || ' on ' || r.name
         from unnest($1::text[], $2::text[]) as r (name, action)
-        where not has_table_privilege(r.name, r.action)",
+        where not has_table_privilege(r.name, r.action)
+        union all
+        select 'execute on punctual.slot()'
+        where not has_function_privilege('punctual.slot()', 'execute')",
     )
     .bind(&tables)
     .bind(&rights)
@@ -476,9 +481,9 @@ mod tests {
         for (wrong, said) in [
             (old, "waited for 61 s"),
             (rejected, "punctual.outbox_rejected"),
-            (other, "has version 3"),
+            (other, "has version 4"),
             (denied, "lacks delete on punctual.outbox"),
-            (changed, "version 2: punctual.cancel(text,text); if their owner shop_owner"),
+            (changed, "version 3: punctual.cancel(text,text); if their owner shop_owner"),
         ] {
             let problems = wrong.problems();
             assert!(problems.len() == 1 && problems[0].contains(said), "{problems:?}");
