@@ -414,6 +414,8 @@ mod tests {
     fn a_wrong_record_is_refused_for_good_and_told_the_header() {
         let due = ("punctual-due-at", "1896082200000");
         let topic = ("punctual-topic", "orders");
+        let foreign = ("scheduler-target-topic", "orders");
+        let epoch = ("scheduler-epoch", "1896082200");
         for (headers, said) in [
             (&[due][..], "punctual-topic"),
             (&[("punctual-topic", "no topic"), due], "punctual-topic"),
@@ -442,6 +444,9 @@ mod tests {
             (&[topic, due, ("punctual-ttr", "1s"), ("punctual-retry", "{")], "punctual-retry"),
             (&[topic, due, ("punctual-task-id", "1")], "punctual-task-id"),
             (&[topic, due, ("scheduler-epoch", "1896082200")], "another scheduler"),
+            (&[foreign, epoch, ("punctual-op", "cancel")], "another scheduler"),
+            (&[foreign, epoch, ("punctual-expires-at", "1896082200")], "another scheduler"),
+            (&[foreign, epoch, ("punctual-ttr", "30s")], "another scheduler"),
             (&[("scheduler-target-topic", "orders")], "scheduler-epoch"),
             (&[("scheduler-target-topic", "o"), ("scheduler-epoch", "-1")], "whole seconds"),
         ] {

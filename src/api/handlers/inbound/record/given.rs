@@ -61,8 +61,17 @@ impl<'a> Given<'a> {
             given.take(name, value.as_deref())?;
         }
         let is_foreign = given.target_topic.is_some() || given.epoch.is_some();
-        let first_own = [(TOPIC, given.topic), (DUE_AT, given.due_at), (DELAY, given.delay)];
-        let both = first_own.into_iter().find(|(_, value)| is_foreign && value.is_some());
+        let own = [
+            (TOPIC, given.topic),
+            (DUE_AT, given.due_at),
+            (DELAY, given.delay),
+            (NAME, given.name),
+            (OPERATION, given.operation),
+            (TTR, given.ttr),
+            (RETRY, given.retry),
+            (EXPIRES_AT, given.expires_at),
+        ];
+        let both = own.into_iter().find(|(_, value)| is_foreign && value.is_some());
         match both {
             Some((name, _)) => {
                 let detail = "the record has the headers of another scheduler, too; give the \
