@@ -84,6 +84,12 @@ fn with_topics_of_their_own(small_topic: &str, compacted_topic: &str) -> Vec<Wro
             (400, "invalid-value", "name"),
         ),
         wrong(Method::POST, "/v1/tasks/batch", batch, (413, "batch-too-large", "tasks")),
+        wrong(
+            Method::DELETE,
+            "/v1/topics/t/tasks/n",
+            format!(r#"{}{{"dry_run":true}}"#, " ".repeat(5_000)),
+            (400, "unknown-field", NO_FIELD),
+        ),
     ]
 }
 

@@ -27,10 +27,12 @@ impl Zone {
     /// a place.
     pub fn named(name: &str) -> Result<Self, String> {
         let advice = "give the name of a place, such as Europe/Berlin, or UTC";
-        if name.starts_with(['+', '-']) || name.starts_with("Etc/") && name != "Etc/UTC" {
+        // A zone is found in any case of its letters.
+        let rules = RULES.get(name).ok();
+        let found = rules.as_ref().and_then(TimeZone::iana_name).unwrap_or(name);
+        if name.starts_with(['+', '-']) || found.starts_with("Etc/") && found != "Etc/UTC" {
             return Err(format!("{name:?} is a fixed offset, which has no summer time; {advice}"));
         }
-        let rules = RULES.get(name).ok();
         if name != "UTC" && !name.contains('/') {
             let what = if rules.is_some() { "an abbreviation or an alias" } else { "unknown" };
             return Err(format!("the time zone {name:?} is {what}; {advice}"));
@@ -77,6 +79,9 @@ mod tests {
             ("+01:00", "a fixed offset"),
             ("-0800", "a fixed offset"),
             ("Etc/GMT+5", "a fixed offset"),
+            ("etc/gmt+5", "a fixed offset"),
+            ("ETC/GMT", "a fixed offset"),
+            ("etc/atlantis", "unknown"),
         ] {
             let error = Zone::named(name).unwrap_err();
             assert!(error.contains(why) && error.contains("Europe/Berlin"), "{name}: {error}");
