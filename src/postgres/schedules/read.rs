@@ -75,22 +75,57 @@ impl Schedules {
     }
 
     /// Lists the schedules of a topic in the order of their names, at most `limit`, after a name.
-    /// They have neither headers nor payload.
+    /// They have neither headers nor payload. Those that a newer version of the program has
+    /// written, and this one cannot read, are left out.
     pub async fn list(
         &self,
         topic: &TopicName,
         after: Option<&ScheduleName>,
         limit: usize,
     ) -> Result<Vec<StoredSchedule>, PostgresError> {
+        let mut listed = Vec::new();
+        let mut after = after.map(|name| name.as_str().to_owned());
+        loop {
+            let wanted = limit - listed.len();
+            let (readable, last) = self.page(topic, after.as_deref(), wanted).await?;
+            listed.extend(readable);
+            if last.is_none() || listed.len() >= limit {
+                return Ok(listed);
+            }
+            after = last;
+        }
+    }
+
+    /// Reads up to `limit` rows. Returns the schedules, and the name of the last row if there may
+    /// be more.
+    async fn page(
+        &self,
+        topic: &TopicName,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<StoredSchedule>, Option<String>), PostgresError> {
         let keys = &self.keys.current();
         let statement = || {
             async |open: &mut PgConnection| {
                 let query = sqlx::query(AssertSqlSafe(list_text()))
                     .bind(topic.as_str())
-                    .bind(after.map(ScheduleName::as_str))
+                    .bind(after)
                     .bind(limit.saturating_as::<i64>());
                 let rows = query.fetch_all(open).await?;
-                rows.iter().map(|row| listed_schedule_of(row, keys)).collect()
+                let last = rows.last().filter(|_last| rows.len() >= limit);
+                let last = last.map(|row| row.try_get("name")).transpose()?;
+                let mut readable = Vec::with_capacity(rows.len());
+                for row in &rows {
+                    match listed_schedule_of(row, keys) {
+                        Ok(schedule) => readable.push(schedule),
+                        // The loop of the runs logs it.
+                        Err(sqlx::Error::Decode(error)) => {
+                            tracing::debug!(%topic, %error, "cannot read a schedule");
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+                Ok((readable, last))
             }
         };
         self.pool.read("list schedules", statement).await

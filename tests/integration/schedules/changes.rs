@@ -294,3 +294,28 @@ async fn newer_rules_of_a_zone_leave_an_overdue_run() {
     eventually("the rules are noted", DEADLINE, async || cluster.count(noted).await == 1).await;
     assert!(pending(&cluster).await.contains(&before), "{before:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schedule_of_a_newer_version_hides_no_other_one() {
+    let cluster = Cluster::start("schedule-newer").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    for name in ["a", "b", "c"] {
+        let body = json!({ "cron": "0 0 1 1 *", "time_zone": "Europe/Berlin", "payload": 1 });
+        put(api, &format!("/v1/schedules/{topic}/{name}"), &body).await;
+    }
+    sqlx::query("update schedule set time_zone = 'Mars/Olympus' where name = 'a'")
+        .execute(&cluster.sql)
+        .await
+        .unwrap();
+    let (mut names, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = api.look(&format!("/v1/schedules/{topic}?limit=1{after}")).await.json();
+        let listed = page["schedules"].as_array().unwrap();
+        names.extend(listed.iter().map(|one| one["name"].as_str().unwrap().to_owned()));
+        let Some(next) = page["next_after"].as_str() else { break };
+        after = format!("&after={next}");
+    }
+    assert_eq!(names, ["b", "c"]);
+}
