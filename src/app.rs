@@ -248,8 +248,10 @@ async fn run(
     }
     // The end of a Kafka client may wait for a name server, or for a server of tokens.
     let ending = tokio::task::spawn_blocking(move || drop(running));
-    if tokio::time::timeout(CLIENTS_DEADLINE, ending).await.is_err() {
-        tracing::info!("the Kafka clients did not end in time, and end with the process");
+    match tokio::time::timeout(CLIENTS_DEADLINE, ending).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "the Kafka clients did not end cleanly"),
+        Err(_elapsed) => tracing::info!("the Kafka clients end with the process"),
     }
     tracing::info!("stopped");
     Ok(())

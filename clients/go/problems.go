@@ -46,7 +46,8 @@ func problemOf(body []byte) *Problem {
 	return problem
 }
 
-// isOfNode tells the problem of a node from the answer of a proxy, which may not know what was done.
+// isOfNode tells the problem of a node from the answer of a proxy. A proxy may not know what was
+// done.
 func (problem *Problem) isOfNode() bool { return strings.HasPrefix(problem.Type, problemPrefix) }
 
 // isNotDone tells of the problems with status 503 that prove that nothing was done.

@@ -41,7 +41,7 @@ const PAUSE_ATTEMPTS_MAX: u32 = 30;
 /// The pause before an answer about a task is repeated.
 const ANSWER_RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// How long after its time to run a task is still reported finished. The service has done the
-/// work, and would do it again if Postgres or the node came back too late to hear of it.
+/// work, and would be called again otherwise.
 const FINISH_GRACE: Duration = Duration::from_secs(120);
 /// Maximum number of tasks of one pop.
 const TASKS_MAX: usize = 200;

@@ -1,10 +1,12 @@
 //! Outboxes in databases with settings of their own, and the order of rows of one key.
 
+use std::time::Duration;
+
 use crate::outbox::{Shop, outbox, run};
 use crate::support::database::Database;
-use crate::support::{Cluster, Stack, eventually};
+use crate::support::{Cluster, Stack};
 
-const DEADLINE: std::time::Duration = std::time::Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Debezium makes such a publication. Postgres then refuses to delete a row that has no key.
 #[tokio::test]
@@ -67,14 +69,7 @@ async fn tasks_of_one_key_and_due_time_leave_in_the_order_of_their_rows() {
     ))
     .await;
     let _node = cluster.node_with(&["--outbox", &shop.flag()]).await;
-    let mut payloads = Vec::new();
-    eventually("all records are there", DEADLINE, async || {
-        payloads = consumer.look(|records| {
-            let text = |payload: &Option<Vec<u8>>| String::from_utf8(payload.clone().unwrap());
-            records.iter().map(|record| text(&record.payload).unwrap()).collect::<Vec<_>>()
-        });
-        payloads.len() == 4
-    })
-    .await;
-    assert_eq!(payloads, ["1", "2", "3", "4"]);
+    let records = consumer.wait_count(4, DEADLINE).await;
+    let payloads: Vec<&[u8]> = records.iter().filter_map(|one| one.payload.as_deref()).collect();
+    assert_eq!(payloads, [b"1", b"2", b"3", b"4"]);
 }

@@ -107,12 +107,11 @@ fn failed(action: &Action, refused: &Refused) -> Markup {
     let state = refused.problem.pointer("/task/state").and_then(Value::as_str);
     let kind = text(&refused.problem, "type");
     let is_unknown = ["outcome-unknown", "internal"].iter().any(|slug| kind.ends_with(slug));
+    let verdict =
+        if is_unknown { "Perhaps done, so look before you repeat it" } else { "Not done" };
     html! {
         div.verdict.bad role="alert" {
-            strong {
-                (if is_unknown { "Perhaps done, so look before you repeat it: " } else { "Not done: " })
-                (text(&refused.problem, "title")) " (" (refused.status) ")"
-            }
+            strong { (verdict) ": " (text(&refused.problem, "title")) " (" (refused.status) ")" }
             span { (text(&refused.problem, "detail")) }
             @if let Some(state) = state { span { "The task is " (state) "." } }
         }

@@ -329,7 +329,7 @@ impl IntakeKeeper {
     fn note_unreadable(&mut self, mine: &BTreeSet<i32>, unanswered: Option<Stop>) {
         let mut stop = unanswered.map(|stop| (None, stop));
         if stop.is_none()
-            && let Some(number) = mine.difference(&self.found.led).next()
+            && let Some(number) = mine.difference(&self.found.with_leader).next()
         {
             stop = Some((Some(*number), Stop::later("the partition has no leader")));
         }
@@ -391,15 +391,15 @@ impl IntakeKeeper {
         Ok(())
     }
 
-    /// Returns the positions of partitions. A new partition begins with its first record, as soon as
-    /// it has a leader.
+    /// Returns the positions of partitions. A new partition begins with its first record, once it
+    /// has a leader.
     async fn positions(&mut self, numbers: &[i32]) -> Result<BTreeMap<i32, Position>, Stop> {
         let store = &mut self.turns.carrier.store;
         let positions = store.positions(&self.topic, numbers).await?;
         let mut first = BTreeMap::new();
         let is_new = |number: &i32| !positions.contains_key(number);
-        let led = self.found.led.iter().filter(|number| numbers.contains(number));
-        for number in led.copied().filter(is_new) {
+        let readable = |number: &&i32| self.found.with_leader.contains(number);
+        for number in numbers.iter().filter(readable).copied().filter(is_new) {
             let Some(reader) = &self.reader else { break };
             let bounds = reader.bounds(number).await.map_err(|error| stop_of(&error))?;
             first.insert(number, bounds.first);

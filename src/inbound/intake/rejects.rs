@@ -1,8 +1,6 @@
 //! Writes rejected records to the rejected topic. Their rejections are stored before, in the
 //! transaction that has moved the offset behind them, and deleted afterwards.
 
-use std::collections::BTreeSet;
-
 use az::SaturatingAs as _;
 
 use super::metrics::OneIntake;
@@ -103,13 +101,11 @@ impl RejectedTopic {
             self.dropped(number, reasons);
             return Ok(());
         }
-        let (mut written, mut refused, mut away) = (BTreeSet::new(), Vec::new(), None);
+        let (mut written, mut refused, mut away) = (Vec::new(), Vec::new(), None);
         let outcomes = self.send(partition).await?;
         for ((record, _), outcome) in partition.waiting().zip(outcomes) {
             match outcome {
-                RejectOutcome::Acknowledged => {
-                    written.insert(record.offset);
-                }
+                RejectOutcome::Acknowledged => written.push(record.offset),
                 RejectOutcome::Refused { reason } => refused.push((record.offset, reason)),
                 RejectOutcome::Away { reason } => away = Some(reason),
             }

@@ -191,7 +191,7 @@ impl Carrier {
     }
 }
 
-/// Returns what an item may not overtake. Of a wave, the new tasks come first, and then the rest.
+/// Returns what an item may not overtake. The submits of a wave are stored first.
 fn place_of(item: &Item, hashes: &RandomState) -> Place<(TopicName, TaskName)> {
     let key = item.record().and_then(|record| Some((&record.topic, record.key.as_ref()?)));
     Place {

@@ -27,7 +27,7 @@ pub struct Place<N> {
     /// The key of the record of its new task, as a hash. Tasks of one key that are due at the same
     /// time leave in the order in which they are stored.
     pub key: Option<u64>,
-    /// The item is carried out after all others of its wave.
+    /// The item is carried out after those of its wave that are not late.
     pub is_late: bool,
 }
 

@@ -28,8 +28,8 @@ const PLACE_AGE_MAX: Duration = Duration::from_secs(10);
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FoundPartitions {
     pub count: i32,
-    /// Those with a leader. The others can be neither read nor asked about.
-    pub led: BTreeSet<i32>,
+    /// The others can be neither read nor asked about.
+    pub with_leader: BTreeSet<i32>,
 }
 
 /// The answers of Kafka about a topic.
@@ -62,15 +62,17 @@ impl TopicProbe {
             Some((_, Some(code))) => return Err(KafkaError::MetadataFetch(code)),
             Some((found, None)) => found.partitions(),
         };
-        let led = found.iter().filter(|partition| partition.leader() >= 0);
-        let led: BTreeSet<i32> = led.map(rdkafka::metadata::MetadataPartition::id).collect();
-        let asked: Vec<i32> = partitions.iter().copied().filter(|at| led.contains(at)).collect();
+        let with_leader = found.iter().filter(|partition| partition.leader() >= 0);
+        let with_leader: BTreeSet<i32> =
+            with_leader.map(rdkafka::metadata::MetadataPartition::id).collect();
+        let asked = partitions.iter().copied().filter(|number| with_leader.contains(number));
+        let asked: Vec<i32> = asked.collect();
         let ends = ends(consumer, topic, &asked);
         if let Err(error) = &ends {
             tracing::debug!(%topic, %error, "ask for the ends of partitions");
         }
         let count = i32::try_from(found.len()).unwrap_or(i32::MAX);
-        Ok(Self { partitions: Some(FoundPartitions { count, led }), ends: ends.ok() })
+        Ok(Self { partitions: Some(FoundPartitions { count, with_leader }), ends: ends.ok() })
     }
 }
 

@@ -136,9 +136,7 @@ impl KeyKeeper {
     /// # Errors
     /// When a node could not start with these keys.
     pub async fn compare(&mut self) -> Result<(), KeyError> {
-        let Some(path) = self.path.clone() else { return Ok(()) };
-        let loaded = tokio::task::spawn_blocking(move || key_file::load(&path));
-        let LoadedKeys { set, .. } = loaded.await.map_err(|_error| KeyError::Thread)??;
+        let Some(LoadedKeys { set, .. }) = self.load().await? else { return Ok(()) };
         match self.registry.differing(&set).await? {
             Some(id) => Err(KeyError::Differs(id)),
             None => Ok(()),
@@ -163,11 +161,16 @@ impl KeyKeeper {
         Ok(())
     }
 
-    async fn check_file(&mut self) -> Result<(), KeyError> {
-        let Some(path) = self.path.clone() else { return Ok(()) };
+    /// Reads the file, if there is one.
+    async fn load(&self) -> Result<Option<LoadedKeys>, KeyError> {
+        let Some(path) = self.path.clone() else { return Ok(None) };
         // A network file system may take its time.
         let loaded = tokio::task::spawn_blocking(move || key_file::load(&path));
-        let LoadedKeys { set, warning } = loaded.await.map_err(|_error| KeyError::Thread)??;
+        Ok(Some(loaded.await.map_err(|_error| KeyError::Thread)??))
+    }
+
+    async fn check_file(&mut self) -> Result<(), KeyError> {
+        let Some(LoadedKeys { set, warning }) = self.load().await? else { return Ok(()) };
         let is_held = self.keys.current().is_held();
         if set == self.taken && !is_held {
             return Ok(());

@@ -39,7 +39,7 @@ const STATEMENT_RUNS_MAX: usize = 1_000;
 const STATEMENT_BYTES_MAX: usize = 8 << 20;
 /// The most failed schedules that a turn skips.
 const FAILED_MAX: usize = 10_000;
-/// For how long a turn goes on with schedules that were away for so long that one plan does not do.
+/// How long a turn goes on with schedules that one plan does not bring up to date.
 const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 /// The most schedules that wait for a first run. The owner of the shard finds the others.
 const NEW_MAX: usize = 1_000;
@@ -114,7 +114,7 @@ impl ScheduleMetrics {
 struct Made {
     /// The schedules that failed.
     failed: Vec<i64>,
-    /// Some plan has left instants that have passed to the next plan.
+    /// Some plan has left instants to another one, which may come at once.
     is_behind: bool,
 }
 

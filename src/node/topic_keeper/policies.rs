@@ -97,6 +97,7 @@ impl TopicPolicies {
             Some(known) if known.revision <= topic.revision => {
                 (known.revision, known.policy) = (topic.revision, topic.policy.clone());
             }
+            // The answers of two changes may come in another order.
             Some(_newer) => {}
             None => {
                 let new = StoredTopic { pause: None, resumed_at: None, ..topic.clone() };

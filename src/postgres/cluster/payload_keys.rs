@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use az::SaturatingAs as _;
-use sqlx::postgres::PgConnection;
+use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Connection as _, Row as _};
 
 use super::heartbeat::LEVEL_WITH_SEALING;
@@ -82,13 +82,7 @@ impl KeyRegistry {
         let statement = async |open: &mut PgConnection| {
             let ids: Vec<i64> = checks.iter().map(|(id, _check)| *id).collect();
             let rows = sqlx::query(READ).bind(&ids).fetch_all(open).await?;
-            for row in &rows {
-                let known: (i64, Vec<u8>) = (row.try_get("id")?, row.try_get("check_value")?);
-                if !checks.contains(&known) {
-                    return Ok(Some(u32::try_from(known.0).unwrap_or(u32::MAX)));
-                }
-            }
-            Ok(None)
+            differing_of(&rows, &checks)
         };
         let outcome = self.connection.run("compare payload keys", statement).await;
         self.connection.close();
@@ -106,6 +100,17 @@ impl KeyRegistry {
     }
 }
 
+/// Returns a key that the cluster knows with another check value.
+fn differing_of(known: &[PgRow], checks: &[(i64, Vec<u8>)]) -> Result<Option<u32>, sqlx::Error> {
+    for row in known {
+        let (id, check) = (row.try_get("id")?, row.try_get("check_value")?);
+        if !checks.contains(&(id, check)) {
+            return Ok(Some(u32::try_from(id).unwrap_or(u32::MAX)));
+        }
+    }
+    Ok(None)
+}
+
 fn checks_of(keys: &KeySet) -> Vec<(i64, Vec<u8>)> {
     keys.checks().map(|(id, check)| (i64::from(id), check.to_vec())).collect()
 }
@@ -120,14 +125,14 @@ async fn register(open: &mut PgConnection, keys: &KeySet) -> Result<Registered, 
         .execute(&mut *transaction)
         .await?;
     let rows = sqlx::query(READ).bind(&ids).fetch_all(&mut *transaction).await?;
+    if let Some(id) = differing_of(&rows, &checks)? {
+        transaction.rollback().await?;
+        return Ok(Registered::Differs(id));
+    }
     let mut is_used = keys.current().is_none();
     for row in &rows {
-        let (id, check): (i64, Vec<u8>) = (row.try_get("id")?, row.try_get("check_value")?);
-        if !checks.contains(&(id, check)) {
-            transaction.rollback().await?;
-            return Ok(Registered::Differs(u32::try_from(id).unwrap_or(u32::MAX)));
-        }
-        is_used |= keys.current().map(i64::from) == Some(id) && row.try_get("is_used")?;
+        let is_current = keys.current().map(i64::from) == Some(row.try_get("id")?);
+        is_used |= is_current && row.try_get("is_used")?;
     }
     if !is_used {
         sqlx::query(LOCK).execute(&mut *transaction).await?;

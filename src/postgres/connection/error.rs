@@ -138,8 +138,8 @@ impl PostgresError {
         self.code().as_deref() == Some("23505")
     }
 
-    /// True when another session has created the same table at the same time: its name, its type, or
-    /// a row of either.
+    /// True when another session has created the same table at the same time. The error may be
+    /// about the table, its type, or a row of the catalog.
     pub(in crate::postgres) fn is_of_twins(&self) -> bool {
         matches!(self.code().as_deref(), Some("23505" | "42P07" | "42710"))
     }

@@ -56,14 +56,12 @@ const KEPT_RECORDS_MAX: i64 = 10_000;
 
 /// Another node may have written or kept the record meanwhile.
 const KEEP: &str = "-- keep a rejected record of an intake topic
-update intake_rejected r set is_waiting = false,
-  key = coalesce(case when k.has_room then $5 end, r.key),
-  payload = coalesce(case when k.has_room then $6 end, r.payload),
-  headers = coalesce(case when k.has_room then $7 end, r.headers)
-from (select count(*) < $8 as has_room
-  from (select from intake_rejected where topic = $1 limit $8) counted) k
-where r.topic = $1 and r.partition = $2 and r.generation = $3 and r.record_offset = $4
-  and r.is_waiting";
+update intake_rejected set is_waiting = false, key = coalesce($5, key),
+  payload = coalesce($6, payload), headers = coalesce($7, headers)
+where topic = $1 and partition = $2 and generation = $3 and record_offset = $4 and is_waiting";
+
+const HAS_ROOM: &str = "-- may a rejected record of an intake topic be kept whole
+select count(*) < $2 from (select from intake_rejected where topic = $1 limit $2) counted";
 
 /// The rejections of a partition whose records are not written yet, by their offsets.
 pub type WaitingRejections = BTreeMap<i64, Rejection>;
@@ -184,8 +182,10 @@ impl InboundStore {
     ) -> Result<bool, PostgresError> {
         let record = record.filter(|_record| !self.keys.current().seals());
         let record = record.filter(|record| record.bytes() <= KEPT_BYTES_MAX);
-        let headers = record.map(IntakeRecord::encoded_headers);
         let keep = async |open: &mut PgConnection| {
+            let has_room = sqlx::query_scalar(HAS_ROOM).bind(precondition.topic.as_str());
+            let has_room: bool = has_room.bind(KEPT_RECORDS_MAX).fetch_one(&mut *open).await?;
+            let record = record.filter(|_record| has_room);
             let query = sqlx::query(KEEP)
                 .bind(precondition.topic.as_str())
                 .bind(precondition.partition)
@@ -193,8 +193,7 @@ impl InboundStore {
                 .bind(offset)
                 .bind(record.and_then(|record| record.key.as_deref()))
                 .bind(record.and_then(|record| record.payload.as_deref()))
-                .bind(&headers)
-                .bind(KEPT_RECORDS_MAX);
+                .bind(record.map(IntakeRecord::encoded_headers));
             Ok(query.execute(open).await?.rows_affected() == 1)
         };
         self.connection.run("keep a rejected record of an intake topic", keep).await

@@ -9,7 +9,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::{DEADLINE, header, one_pending, pending, put, run_at};
-use crate::support::{Cluster, Record, eventually, eventually_some, now_ms};
+use crate::support::{Api, Cluster, Record, eventually, eventually_some, now_ms};
 
 const RUNS: &str = "select count(*) from schedule_run";
 
@@ -77,6 +77,15 @@ async fn a_change_moves_the_runs_of_older_rules() {
     assert_ne!(changed["tzdata"], "1999a");
 }
 
+/// Moves a run by a thousand days. It is another row then.
+async fn move_away(cluster: &Cluster, api: &Api, id: &str) {
+    let due_at = json!({ "due_at": now_ms() + 1_000 * 86_400_000 }).to_string();
+    let body = Some(("application/json", due_at.into_bytes()));
+    let moved = api.send(Method::PATCH, &format!("/v1/tasks/{id}"), body).await;
+    assert_eq!(moved.status, 200, "{}", moved.text);
+    assert_eq!(cluster.count("select count(*) from task_follow").await, 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_withdraws_runs_that_a_caller_has_moved() {
     let cluster = Cluster::start("schedule-moved-run").await;
@@ -84,17 +93,9 @@ async fn a_change_withdraws_runs_that_a_caller_has_moved() {
     let node = cluster.node().await;
     let (api, path) = (node.api(), format!("/v1/schedules/{topic}/report"));
     let body = |payload: u8| json!({ "cron": "0 0 1 1 *", "time_zone": "UTC", "payload": payload });
-    let move_away = async |id: &str| {
-        let due_at = json!({ "due_at": now_ms() + 1_000 * 86_400_000 }).to_string();
-        let body = Some(("application/json", due_at.into_bytes()));
-        let moved = api.send(Method::PATCH, &format!("/v1/tasks/{id}"), body).await;
-        assert_eq!(moved.status, 200, "{}", moved.text);
-        let followed = cluster.count("select count(*) from task_follow").await;
-        assert_eq!(followed, 1, "the run is another row");
-    };
     put(api, &path, &body(1)).await;
     let first = one_pending(&cluster).await;
-    move_away(&first.1).await;
+    move_away(&cluster, api, &first.1).await;
     put(api, &path, &body(2)).await;
     let renewed = eventually_some("the run is made anew", DEADLINE, async || {
         pending(&cluster).await.into_iter().find(|run| run.1 != first.1)
@@ -104,14 +105,14 @@ async fn a_change_withdraws_runs_that_a_caller_has_moved() {
     assert_eq!(api.look(&format!("/v1/tasks/{}", first.1)).await.json()["state"], "cancelled");
     assert_eq!(api.look(&format!("/v1/tasks/{}", renewed.1)).await.json()["payload"], 2);
 
-    move_away(&renewed.1).await;
+    move_away(&cluster, api, &renewed.1).await;
     assert_eq!(api.post(&format!("{path}/pause"), "").await.status, 200);
     assert_eq!(pending(&cluster).await, []);
     assert_eq!(api.post(&format!("{path}/resume"), "").await.status, 200);
     let resumed = one_pending(&cluster).await;
     assert_eq!(resumed.0, first.0);
 
-    move_away(&resumed.1).await;
+    move_away(&cluster, api, &resumed.1).await;
     assert_eq!(api.send(Method::DELETE, &path, None).await.status, 200);
     assert_eq!(pending(&cluster).await, []);
 }
@@ -239,10 +240,7 @@ async fn an_old_run_is_remembered_while_it_waits() {
     let (api, path) = (node.api(), format!("/v1/schedules/{topic}/report"));
     put(api, &path, &json!({ "cron": "0 0 1 1 *", "time_zone": "UTC", "payload": 1 })).await;
     let run = one_pending(&cluster).await;
-    let due_at = json!({ "due_at": now_ms() + 1_000 * 86_400_000 }).to_string();
-    let body = Some(("application/json", due_at.into_bytes()));
-    let moved = api.send(Method::PATCH, &format!("/v1/tasks/{}", run.1), body).await;
-    assert_eq!(moved.status, 200, "{}", moved.text);
+    move_away(&cluster, api, &run.1).await;
     // As if the instant of the moved run, and those of two that are done, were ten years ago.
     for text in [
         "update schedule_run set instant = instant - 10 * 366 * 86400000::bigint",

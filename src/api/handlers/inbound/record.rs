@@ -23,7 +23,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use self::given::{
     ANSWERS, DELAY, DUE_AT, EPOCH, EXPIRES_AT, Given, ID, NAME, OPERATION, RETRY, TARGET_TOPIC,
-    TOPIC, TTR, unknown_header,
+    TOPIC, TTR, first_given, unknown_header,
 };
 use super::{Asked, InboundRequest, Reader, Refused};
 use crate::api::handlers::feedback::call::{CallKind, FIELDS, NamedTask, RETRY_MAX, call_of};
@@ -48,8 +48,8 @@ fn asked_by(record: &IntakeRecord, now: Option<Timestamp>) -> Result<Asked, Prob
     if let Some(kind) = given.operation.and_then(CallKind::of_name) {
         return answer_of(record, &given, (kind, now));
     }
-    let mut of_answers = [(ID, given.id)].into_iter().chain(ANSWERS.into_iter().zip(given.answer));
-    if let Some((name, _value)) = of_answers.find(|(_name, value)| value.is_some()) {
+    let of_answers = [(ID, given.id)].into_iter().chain(ANSWERS.into_iter().zip(given.answer));
+    if let Some(name) = first_given(of_answers) {
         return Err(unknown_header(name));
     }
     if given.target_topic.is_some() || given.epoch.is_some() {
@@ -86,14 +86,7 @@ fn answer_of(
     given: &Given<'_>,
     (kind, now): (CallKind, Option<Timestamp>),
 ) -> Result<Asked, Problem> {
-    let of_tasks = [
-        (DUE_AT, given.due_at),
-        (DELAY, given.delay),
-        (TTR, given.ttr),
-        (RETRY, given.retry),
-        (EXPIRES_AT, given.expires_at),
-    ];
-    if let Some((name, _value)) = of_tasks.into_iter().find(|(_name, value)| value.is_some()) {
+    if let Some(name) = given.first_of_tasks() {
         return Err(unknown_header(name));
     }
     let task = match (given.id, given.topic, given.name) {

@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use super::reader::Identified;
 use super::response::{refused, refused_of, show, status_of, to};
 use crate::api::problems::problem::Problem;
+use crate::api::problems::problem_type::ProblemType;
 use crate::api::request::request_id::{REQUEST_ID, RequestId};
 use crate::api::server::answer::RequestPlace;
 use crate::api::server::router::Api;
@@ -42,7 +43,12 @@ impl Calls<'_> {
         let bytes = self.bytes(call).await.map_err(|problem| refused_of(&problem))?;
         read(&bytes).map_err(|error| {
             tracing::error!(%error, path = call.path, "an answer of the API is no JSON");
-            refused_of(&Problem::unavailable("the answer of the API cannot be read"))
+            // The call has succeeded, or would have a problem as its answer.
+            let kind = match call.method {
+                "GET" => ProblemType::Unavailable,
+                _ => ProblemType::OutcomeUnknown,
+            };
+            refused_of(&Problem::new(kind, "the answer of the API cannot be read"))
         })
     }
 

@@ -89,14 +89,13 @@ impl PopService {
         }
         let is_of_callback = key.1.is_of_callback();
         let alike = all.iter().filter(|(other, _)| other.1.is_of_callback() == is_of_callback);
-        let (count, own) = alike.fold((0_usize, 0_usize), |(count, own), (_, reader)| {
-            (count + 1, own + usize::from(reader.by == *by))
-        });
-        if count >= GROUPS_MAX {
+        let alike: Vec<&Reader> = alike.map(|(_, reader)| reader).collect();
+        if alike.len() >= GROUPS_MAX {
             return Err(Unavailable::Busy { limit: "pop_groups" });
         }
-        let has_share = is_of_callback || by.is_anonymous() || own < GROUPS_OF_PRINCIPAL_MAX;
-        if !has_share {
+        let has_share = !is_of_callback && !by.is_anonymous();
+        let own = alike.iter().filter(|reader| reader.by == *by).count();
+        if has_share && own >= GROUPS_OF_PRINCIPAL_MAX {
             return Err(Unavailable::Busy { limit: "pop_groups_share" });
         }
         let (sender, calls) = mpsc::channel(WAITERS_MAX);

@@ -61,25 +61,26 @@ impl<'a> Given<'a> {
             given.take(name, value.as_deref())?;
         }
         let is_foreign = given.target_topic.is_some() || given.epoch.is_some();
-        let own = [
-            (TOPIC, given.topic),
-            (DUE_AT, given.due_at),
-            (DELAY, given.delay),
-            (NAME, given.name),
-            (OPERATION, given.operation),
-            (TTR, given.ttr),
-            (RETRY, given.retry),
-            (EXPIRES_AT, given.expires_at),
-        ];
-        let both = own.into_iter().find(|(_, value)| is_foreign && value.is_some());
-        match both {
-            Some((name, _)) => {
+        let own = [(TOPIC, given.topic), (NAME, given.name), (OPERATION, given.operation)];
+        match first_given(own).or_else(|| given.first_of_tasks()) {
+            Some(name) if is_foreign => {
                 let detail = "the record has the headers of another scheduler, too; give the \
                               headers of one of them";
                 Err(Problem::new(ProblemType::ConflictingFields, detail).at(name))
             }
-            None => Ok(given),
+            _ => Ok(given),
         }
+    }
+
+    /// Returns the first header that only a new task may have.
+    pub fn first_of_tasks(&self) -> Option<&'static str> {
+        first_given([
+            (DUE_AT, self.due_at),
+            (DELAY, self.delay),
+            (TTR, self.ttr),
+            (RETRY, self.retry),
+            (EXPIRES_AT, self.expires_at),
+        ])
     }
 
     fn take(&mut self, name: &'a str, value: Option<&'a [u8]>) -> Result<(), Problem> {
@@ -110,6 +111,13 @@ impl<'a> Given<'a> {
             }
         }
     }
+}
+
+/// Returns the first of these headers that the record has.
+pub(super) fn first_given<'a>(
+    headers: impl IntoIterator<Item = (&'static str, Option<&'a str>)>,
+) -> Option<&'static str> {
+    headers.into_iter().find(|(_name, value)| value.is_some()).map(|(name, _value)| name)
 }
 
 pub(super) fn unknown_header(name: &str) -> Problem {

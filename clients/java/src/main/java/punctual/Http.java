@@ -56,8 +56,7 @@ final class Http {
 
     /**
      * Repeats a request until it has an answer. Repeats what was not done (429, 503), and what may
-     * have been done (no answer, other 5xx) if a repetition starts within
-     * {@code safeFor}.
+     * have been done (no answer, other 5xx) if a repetition starts within {@code safeFor}.
      */
     Answer call(String method, String path, JsonNode body, Duration safeFor)
             throws InterruptedException {
