@@ -81,7 +81,8 @@ apt_install() {
   export DEBIAN_FRONTEND=noninteractive
   { apt-get update && apt-get install -y --no-install-recommends "$@"; } >"$log" 2>&1 </dev/null ||
     die "apt-get failed, see $log: $(tail -n 3 "$log")"
-  no_service_of_prometheus "$@"
+  no_service_of prometheus prometheus "$@"
+  no_service_of redis-server redis-server "$@"
   say "installed ($(seconds_since "$began") s)"
 }
 
@@ -96,10 +97,13 @@ no_default_cluster() {
   trap "rm -f '$word'" EXIT
 }
 
-# Debian's package of Prometheus starts a service on 9090. The tests need only the programs.
-no_service_of_prometheus() {
-  [[ " $* " == *" prometheus "* && -d /run/systemd/system ]] || return 0
-  systemctl disable --now --quiet prometheus
+# no_service_of PACKAGE SERVICE INSTALLED..: Debian's packages of Prometheus and Redis start
+# services on 9090 and 6379. The tests need only the programs.
+no_service_of() {
+  local package=$1 service=$2
+  shift 2
+  [[ " $* " == *" $package "* && -d /run/systemd/system ]] || return 0
+  systemctl disable --now --quiet "$service"
 }
 
 # --- toolchains ---------------------------------------------------------------------------------
