@@ -60,8 +60,8 @@ impl BacklogCounter {
     }
 
     /// Counts tasks due from `oldest` (the start of the oldest attached leaf) up to `now`, except
-    /// those of paused topics. When paused topics have more than [`READ_MAX`] tasks there, the
-    /// count is not exact, and the oldest task may be missing.
+    /// those of paused topics, and those in quarantine. When paused topics have more than
+    /// [`READ_MAX`] tasks there, the count is not exact, and the oldest task may be missing.
     pub async fn count(&self, oldest: Timestamp, now: Timestamp) -> Result<Backlog, PostgresError> {
         let range = IdRange::of_times(oldest, now);
         self.pool
@@ -133,14 +133,18 @@ impl BacklogCounter {
 const COUNT_OVERDUE: &str = "-- backlog
 with paused as materialized (
   select array(select topic from topic_policy where is_paused) as topics
+), skipped as materialized (
+  select array(select id from quarantine limit 1000) as ids
 ), room as materialized (
   select case when topics = '{}' then $4 else $5 end as rows from paused
 ), near as materialized (
-  select id, topic <> all((select topics from paused)::text[]) as is_meant
+  select id, topic <> all((select topics from paused)::text[])
+      and id <> all((select ids from skipped)::uuid[]) as is_meant
     from task where shard = any($1) and id >= $2 and id < $3
     limit (select rows + 1 from room)
 ), far as materialized (
-  select id, topic <> all((select topics from paused)::text[]) as is_meant
+  select id, topic <> all((select topics from paused)::text[])
+      and id <> all((select ids from skipped)::uuid[]) as is_meant
     from task_far where id < $3 order by id
     limit (select rows + 1 from room)
 ), first as materialized (
@@ -150,6 +154,7 @@ with paused as materialized (
         where shard = s.shard and id >= $2 and id < $3 order by id
         limit (select rows / cardinality($1) + 1 from room)
     ) read where topic <> all((select topics from paused)::text[])
+      and id <> all((select ids from skipped)::uuid[])
     order by id limit 1) o
 )
 select (select count(*) from near where is_meant) as near,
