@@ -13,10 +13,12 @@ use crate::postgres::PostgresError;
 /// The clock of Postgres, in microseconds since the epoch.
 pub(super) const NOW: &str = "(extract(epoch from clock_timestamp()) * 1000000)::bigint as now";
 
-/// The instants whose runs are made and due after now.
+/// The instants whose runs are made and due after now. The time is read once, because a comparison
+/// with a volatile function cannot use the index.
 pub(super) const AHEAD: &str = "(select array_agg(r.instant order by r.instant)
     from schedule_run r where r.schedule_id = schedule.id and not r.is_backfill
-      and r.instant > (extract(epoch from clock_timestamp()) * 1000)::bigint - schedule.spread_ms
+      and r.instant > (select (extract(epoch from clock_timestamp()) * 1000)::bigint)
+        - schedule.spread_ms
       and punctual_time(r.first_id) > clock_timestamp()) as ahead";
 
 fn look_up_text() -> String {

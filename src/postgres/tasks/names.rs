@@ -99,7 +99,7 @@ from unnest($2::smallint[], $1::uuid[]) as w (shard, id)
 join task t on t.shard = w.shard and t.id = w.id and t.id = any($1)
 union all
 select 'claimed', u.id from execlog_batch b cross join unnest(b.ids) as u (id)
-  where b.settled_at is null and b.batch >= $4 and b.ids && $1
+  where b.settled_at is null and b.batch >= $4 and b.ids && $1 and u.id = any($1)
 union all
 select 'cancelled', id from execlog_cancelled where id = any($3)
 union all
@@ -108,11 +108,12 @@ union all
 select 'follow', first_id from task_follow where first_id = any($3)";
 
 /// An entry that is locked by another transaction (a PUT, another sweep) is skipped: that
-/// transaction decides about it.
+/// transaction decides about it. The time is read once: Postgres compares a column with a volatile
+/// function row by row, and would read the whole index.
 const LOCK_EXPIRED: &str = "-- lock expired names
 select topic, name, id, row_id
 from task_name
-where expires_at <= clock_timestamp()
+where expires_at <= (select clock_timestamp())
 order by expires_at
 limit $1
 for update skip locked";
@@ -124,7 +125,7 @@ join task_name n on n.topic = w.topic and n.name = w.name
 where n.expires_at <= clock_timestamp()
 for update of n skip locked";
 
-/// A task cannot be deferred while its entry is locked, so `row_id` is its current row. The three
+/// A task cannot be deferred while its entry is locked, so `row_id` is its current row. The four
 /// places are read in one snapshot.
 const PENDING: &str = "-- pending tasks of expired names
 select t.id from unnest($1::uuid[]) as w (id) join task_far t on t.id = w.id
@@ -134,7 +135,7 @@ from unnest($2::smallint[], $1::uuid[]) as w (shard, id)
 join task t on t.shard = w.shard and t.id = w.id and t.id = any($1)
 union all
 select u.id from execlog_batch b cross join unnest(b.ids) as u (id) where b.settled_at is null
-  and b.batch >= $3 and b.ids && $1
+  and b.batch >= $3 and b.ids && $1 and u.id = any($1)
 union all
 select w.id from unnest($1::uuid[], $4::uuid[]) as w (id, first)
 join task_follow f on f.first_id = w.first where f.attempt is not null";

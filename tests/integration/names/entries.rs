@@ -21,7 +21,7 @@ use punctual::postgres::tasks::submit_named::{NamedGroup, NamedSubmits};
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
-use crate::support::{Cluster, Stack, Wishes, now_ms};
+use crate::support::{Cluster, Stack, Wishes, eventually, now_ms};
 
 /// A database with a batch of named tasks, as claimed on insert.
 struct Claimed {
@@ -174,6 +174,27 @@ async fn an_entry_follows_its_task_through_deferrals_to_its_end() {
         .await
         .unwrap();
     assert_eq!(known.map_states(), [Some(TaskState::Scheduled), None, None]);
+}
+
+/// A sweep comes each minute on every node, and there may be hundreds of millions of names.
+#[tokio::test]
+async fn a_sweep_reads_few_of_many_names() {
+    let cluster = Cluster::start("many-names").await;
+    let fill = "insert into task_name (topic, name, id, row_id, expires_at)
+        select 'orders', n, gen_random_uuid(), gen_random_uuid(),
+          clock_timestamp() + make_interval(hours => n / 10000 * 2 - 1)
+        from generate_series(9995, 30000) n";
+    sqlx::raw_sql(fill).execute(&cluster.sql).await.unwrap();
+    let settings = PostgresSettings::new(&cluster.database.url).unwrap();
+    let swept = Names::new(&settings, DAY, 1).sweep(100).await.unwrap();
+    assert_eq!(swept.freed_count, 5);
+    // The end of the connection reports the reads.
+    let read = "select coalesce(sum(idx_tup_read), 0)::bigint from pg_stat_user_indexes
+        where indexrelname = 'task_name_expires_at'";
+    eventually("the reads are reported", super::DEADLINE, async || cluster.count(read).await >= 5)
+        .await;
+    let read = cluster.count(read).await;
+    assert!(read < 100, "{read} entries of the index were read");
 }
 
 /// The entry of the name is all that is left: the dead letter was dropped, and the receipt has
