@@ -228,6 +228,36 @@ async fn replacements_beside_a_locked_name_take_effect() {
     assert_eq!(put("hot".to_owned()).await.status, 200, "the name is free again");
 }
 
+/// A cancel does not wait for the entry of a name before it commits. A precondition that did not
+/// hold has locked this one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_entry_of_a_locked_name_knows_of_the_cancel_later() {
+    let cluster = Cluster::start("locked-entry").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let task = json!({ "topic": topic, "name": "cart", "delay": "30d", "payload": 1 });
+    let id = node.api().submit(&task).await.id;
+    let mut holder = cluster.database.connect().await;
+    sqlx::raw_sql("begin; select from task_name where name = 'cart' for update")
+        .execute(&mut holder)
+        .await
+        .unwrap();
+    let cancel = node.api().cancel(id);
+    let release = async {
+        eventually("the task is cancelled", DEADLINE, async || {
+            cluster.count("select count(*) from execlog_cancelled").await == 1
+        })
+        .await;
+        sqlx::raw_sql("rollback").execute(&mut holder).await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(cancel, release);
+    assert_eq!(answer.verdict(), "cancelled");
+    // As after the retention of receipts.
+    sqlx::raw_sql("delete from execlog_cancelled").execute(&cluster.sql).await.unwrap();
+    let known = node.api().post("/v1/tasks", task.to_string()).await;
+    assert_eq!((known.status, known.json()["state"].as_str()), (200, Some("cancelled")));
+}
+
 /// A group that cannot be claimed on insert goes to `task`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn submits_beside_a_lock_on_the_execlog_are_stored() {

@@ -9,7 +9,8 @@ use crate::domain::PrincipalId;
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::tasks::cancel::{
-    CancelRow, FAR, FOLLOW, NEAR, PURPOSE, TaskTable, delete_rows,
+    CancelRow, FAR, FOLLOW, NEAR, PURPOSE, TaskTable, delete_rows, note_names, tell_unnoted,
+    unnoted,
 };
 use crate::postgres::{PostgresError, PostgresSettings};
 
@@ -46,7 +47,8 @@ impl CancelMany {
     /// in the execlog, and counts them. Repeat after giving way: finished cancels are counted once.
     ///
     /// # Errors
-    /// After an [unknown](Error::is_unknown) error, more tasks may be cancelled than are counted.
+    /// After an [unknown](PostgresError::is_unknown) error, more tasks may be cancelled than are
+    /// counted.
     pub async fn cancel(&self, group: &mut CancelGroup) -> Result<(), PostgresError> {
         // The far table comes first: a task moves from there to a leaf, never back.
         self.delete(group, FAR).await?;
@@ -64,9 +66,16 @@ impl CancelMany {
             .run(table.what, async |open| delete_rows(open, wanted, table.statement).await)
             .await?;
         group.cancelled_count += deleted.len().saturating_as::<u64>();
+        let names = unnoted(&deleted);
         let deleted: std::collections::HashSet<_> =
-            deleted.into_iter().map(|view| view.id).collect();
+            deleted.into_iter().map(|one| one.view.id).collect();
         group.wanted.retain(|wanted| !deleted.contains(&wanted.first));
+        if !names.is_empty() {
+            let noted = self
+                .pool
+                .run("note the cancel of names", async |open| note_names(open, &names).await);
+            tell_unnoted(noted.await);
+        }
         Ok(())
     }
 

@@ -189,7 +189,7 @@ async fn delete(
     for table in [FAR, NEAR] {
         wanted.sort_unstable_by_key(table.order);
         let deleted = delete_rows(open, &wanted, table.statement).await?;
-        gone.extend(deleted.into_iter().map(|view| view.id));
+        gone.extend(deleted.into_iter().map(|one| one.view.id));
         wanted.retain(|row| !gone.contains(&row.first));
     }
     Ok(gone)

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::look_up::moved_of;
 use super::principals::{actors_of, principal_of};
 use crate::domain::{Actors, PrincipalId, TaskId, TaskState, TaskView, TopicName};
+use crate::error_chain::chain;
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
@@ -67,7 +68,7 @@ impl Cancels {
     ///
     /// A group is several statements, and each commits. After an error, the tasks cancelled so far
     /// stay cancelled and are returned beside the error. The others are unchanged, unless the error
-    /// is [unknown](Error::is_unknown).
+    /// is [unknown](PostgresError::is_unknown).
     pub async fn cancel_group(
         &mut self,
         firsts: &[(TaskId, Option<PrincipalId>)],
@@ -75,13 +76,15 @@ impl Cancels {
         assert!(firsts.len() <= GROUP_MAX, "the lane that makes the groups bounds them");
         let mut cancelled = HashMap::with_capacity(firsts.len());
         let outcome = self.cancel_each(firsts, &mut cancelled).await;
-        (firsts.iter().map(|(first, _by)| cancelled.get(first).cloned()).collect(), outcome)
+        self.note_names(&cancelled).await;
+        let view = |first: &TaskId| cancelled.get(first).map(|one| one.view.clone());
+        (firsts.iter().map(|(first, _by)| view(first)).collect(), outcome)
     }
 
     async fn cancel_each(
         &mut self,
         firsts: &[(TaskId, Option<PrincipalId>)],
-        cancelled: &mut HashMap<TaskId, TaskView>,
+        cancelled: &mut HashMap<TaskId, Cancelled>,
     ) -> Result<(), PostgresError> {
         let mut rows: HashMap<TaskId, TaskId> = HashMap::new();
         // When several callers name the same id, one of them has cancelled the task.
@@ -115,7 +118,7 @@ impl Cancels {
     async fn delete(
         &mut self,
         wanted: &mut Vec<CancelRow>,
-        cancelled: &mut HashMap<TaskId, TaskView>,
+        cancelled: &mut HashMap<TaskId, Cancelled>,
         table: TaskTable,
     ) -> Result<(), PostgresError> {
         if wanted.is_empty() {
@@ -126,9 +129,20 @@ impl Cancels {
             .connection
             .run(table.what, async |open| delete_rows(open, wanted, table.statement).await)
             .await?;
-        cancelled.extend(deleted.into_iter().map(|view| (view.id, view)));
+        cancelled.extend(deleted.into_iter().map(|one| (one.view.id, one)));
         wanted.retain(|wanted| !cancelled.contains_key(&wanted.first));
         Ok(())
+    }
+
+    /// Writes the state of cancelled tasks to entries of names that were locked. See [`NOTE_NAMES`].
+    async fn note_names(&mut self, cancelled: &HashMap<TaskId, Cancelled>) {
+        let names = unnoted(cancelled.values());
+        if !names.is_empty() {
+            let noted = self
+                .connection
+                .run("note the cancel of names", async |open| note_names(open, &names).await);
+            tell_unnoted(noted.await);
+        }
     }
 
     /// Returns the first ids and the current rows.
@@ -169,12 +183,12 @@ pub(in crate::postgres) struct TaskTable {
 ///
 /// Each line of the execlog depends on the deleted row, and so does the new state of the entry of a
 /// name: the line may be dropped before the entry. An entry locked by another transaction is
-/// skipped. That transaction is a replacement, which locks the entry first and the row afterwards.
-/// The replacement finds the row gone, and puts another task there.
+/// skipped, because a replacement locks the entry first and the row afterwards. The replacement
+/// finds the row gone, and puts another task there, or leaves the entry as it is: see
+/// [`NOTE_NAMES`].
 ///
-/// The row of a follow-up is deleted only while `task_follow` names the row as never sent. That
-/// entry changes only in the settle of a claim of the same row. So the entry is valid for as long
-/// as the row exists.
+/// The row of a follow-up is deleted only while `task_follow` names the row as never sent. Whoever
+/// changes that entry has taken the row. So the entry is valid for as long as the row exists.
 macro_rules! cancel_in {
     ($table:literal) => {
         concat!(
@@ -212,6 +226,7 @@ macro_rules! cancel_in {
           o as (update task_name n set outcome = 4 from e where n.topic = e.topic
             and n.name = e.name)
         select first, topic, name, attempt, submitted_at, moved_to,
+          name is null or (topic, name) in (select topic, name from e) as is_noted,
           (select p.name from principal p where p.id = d.submitted_by) as submitted_by,
           (select p.name from principal p where p.id = d.cancelled_by) as cancelled_by
         from d"
@@ -230,13 +245,21 @@ pub(in crate::postgres) const NEAR: TaskTable = TaskTable {
     order: |wanted| (wanted.row.shard().as_smallint(), wanted.row),
 };
 
-/// Deletes those rows of `wanted` that exist and may be deleted. Returns a view of each task, as a
-/// look-up would from now on.
+/// A task that was cancelled.
+#[derive(Clone, Debug)]
+pub(in crate::postgres) struct Cancelled {
+    /// What a look-up shows from now on.
+    pub(in crate::postgres) view: TaskView,
+    /// False if the entry of its name does not have the new state.
+    is_noted: bool,
+}
+
+/// Deletes those rows of `wanted` that exist and may be deleted.
 pub(in crate::postgres) async fn delete_rows(
     open: &mut PgConnection,
     wanted: &[CancelRow],
     statement: &'static str,
-) -> Result<Vec<TaskView>, sqlx::Error> {
+) -> Result<Vec<Cancelled>, sqlx::Error> {
     let shards: Vec<i16> = wanted.iter().map(|wanted| wanted.row.shard().as_smallint()).collect();
     let rows: Vec<Uuid> = wanted.iter().map(|wanted| wanted.row.uuid()).collect();
     let firsts: Vec<Uuid> = wanted.iter().map(|wanted| wanted.first.uuid()).collect();
@@ -247,8 +270,47 @@ pub(in crate::postgres) async fn delete_rows(
     deleted.iter().map(cancelled_of).collect()
 }
 
-fn cancelled_of(row: &PgRow) -> Result<TaskView, sqlx::Error> {
-    Ok(TaskView {
+/// Writes the state of cancelled tasks to the entries of their names, once the cancel has committed
+/// and holds no locks. An entry that belongs to another task by now stays as it is.
+const NOTE_NAMES: &str = "-- note cancelled names
+update task_name n set outcome = 4
+from unnest($1::text[], $2::text[], $3::uuid[]) as w (topic, name, first)
+where n.topic = w.topic and n.name = w.name and n.id = w.first and n.outcome is null";
+
+/// Topic and name of a task, and the task.
+pub(in crate::postgres) type UnnotedName = (String, String, Uuid);
+
+/// Returns the names whose entries do not have the new state.
+pub(in crate::postgres) fn unnoted<'a>(
+    cancelled: impl IntoIterator<Item = &'a Cancelled>,
+) -> Vec<UnnotedName> {
+    let unnoted = cancelled.into_iter().filter(|one| !one.is_noted).map(|one| &one.view);
+    let named = unnoted.filter_map(|view| Some((view, view.name.clone()?)));
+    named.map(|(view, name)| (view.topic.as_str().to_owned(), name, view.id.uuid())).collect()
+}
+
+pub(in crate::postgres) async fn note_names(
+    open: &mut PgConnection,
+    names: &[UnnotedName],
+) -> Result<(), sqlx::Error> {
+    let topics: Vec<&str> = names.iter().map(|(topic, _, _)| topic.as_str()).collect();
+    let texts: Vec<&str> = names.iter().map(|(_, name, _)| name.as_str()).collect();
+    let firsts: Vec<Uuid> = names.iter().map(|(_, _, first)| *first).collect();
+    sqlx::query(NOTE_NAMES).bind(topics).bind(texts).bind(firsts).execute(open).await?;
+    Ok(())
+}
+
+/// The cancels hold without the note. Only after the retention of receipts, a look-up by name would
+/// miss it.
+pub(in crate::postgres) fn tell_unnoted(noted: Result<(), PostgresError>) {
+    if let Err(error) = noted {
+        tracing::warn!(error = chain(&error), "names do not know that their tasks are cancelled");
+    }
+}
+
+fn cancelled_of(row: &PgRow) -> Result<Cancelled, sqlx::Error> {
+    let is_noted = row.try_get("is_noted")?;
+    let view = TaskView {
         id: TaskId::from_uuid(row.try_get("first")?),
         topic: TopicName::stored(row.try_get("topic")?),
         name: row.try_get("name")?,
@@ -264,5 +326,6 @@ fn cancelled_of(row: &PgRow) -> Result<TaskView, sqlx::Error> {
         expires_at: None,
         actors: Actors { cancelled_by: principal_of(row, "cancelled_by")?, ..actors_of(row)? },
         tracked: None,
-    })
+    };
+    Ok(Cancelled { view, is_noted })
 }

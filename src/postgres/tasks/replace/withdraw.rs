@@ -63,9 +63,9 @@ pub(in crate::postgres) async fn withdraw(
     // The far table comes first: a task moves from there to a leaf, never back.
     for table in [FAR, NEAR] {
         let deleted = delete_rows(&mut transaction, &wanted, table.statement).await?;
-        if let Some(view) = deleted.into_iter().next() {
+        if let Some(cancelled) = deleted.into_iter().next() {
             transaction.commit().await?;
-            return Ok(Withdrawal::Cancelled(Box::new(view)));
+            return Ok(Withdrawal::Cancelled(Box::new(cancelled.view)));
         }
     }
     transaction.rollback().await?;
