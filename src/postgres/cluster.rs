@@ -192,7 +192,8 @@ pub(super) async fn check_server(connection: &mut Connection) -> Result<Faults, 
               current_setting('log_parameter_max_length') <> '0'
                 and (current_setting('log_statement') in ('mod', 'all')
                   or current_setting('log_min_duration_statement') <> '-1'
-                  or current_setting('log_min_duration_sample') <> '-1') as logs_payloads,
+                  or current_setting('log_min_duration_sample') <> '-1')
+                or current_setting('log_parameter_max_length_on_error') <> '0' as logs_payloads,
               pg_is_in_recovery() as is_standby, current_setting('server_encoding') as encoding,
               coalesce(current_setting($1, true), '') = 'on' as is_pinned",
         )
@@ -277,8 +278,8 @@ fn judge(facts: &ServerFacts) -> Faults {
     }
     if facts.logs_payloads {
         faults.warnings.push(
-            "Postgres logs slow or all statements with their parameters, which include payloads; \
-             set log_parameter_max_length to 0"
+            "Postgres logs failed, slow or all statements with their parameters, which include \
+             payloads; set log_parameter_max_length and log_parameter_max_length_on_error to 0"
                 .to_owned(),
         );
     }
