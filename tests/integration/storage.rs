@@ -2,7 +2,7 @@
 //! look-ups and cancels.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use punctual::clock::ClusterClock;
 use punctual::domain::leaves::{Parent, Partition, Rules};
@@ -24,6 +24,7 @@ use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
+use crate::support::wait::throughout;
 use crate::support::{self, Stack, eventually, eventually_some};
 
 mod migrations;

@@ -14,6 +14,7 @@ use crate::clock;
 use crate::domain::leaves::{Parent, Rules};
 use crate::domain::time::duration::spelled;
 use crate::domain::{ClusterSettings, ClusterWishes};
+use crate::error_chain::chain;
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::error::Cause;
 use crate::postgres::partitions::{self, execute, take_census};
@@ -27,13 +28,18 @@ static MIGRATIONS: Migrator = sqlx::migrate!();
 /// can run on the schema. A program without the file reads the word in the database.
 const FROM: &str = "from";
 
-/// Migrations may rewrite tables, and wait for each other: with `--auto-migrate` all nodes migrate
-/// at once.
+/// Migrations may rewrite tables. All other statements on a table queue behind a change of it that
+/// waits for a reader, so each wait is short: see [`change_tables`].
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "migrate",
     deadline: Duration::from_secs(600),
-    settings: &[("lock_timeout", "60s")],
+    settings: &[("lock_timeout", "1s")],
 };
+/// The pause after a wait for a lock in vain.
+const LOCK_PAUSE: Duration = Duration::from_secs(5);
+/// For how long a migration tries to get its locks. A node with `--auto-migrate` then
+/// begins again.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(60);
 const CHECK: ConnectionPurpose =
     ConnectionPurpose { name: "check", deadline: Duration::from_secs(5), settings: &[] };
 
@@ -106,8 +112,7 @@ pub async fn migrate(
     let before = applied(&mut connection).await?;
     check_newer(&before).map_err(MigrateError::Newer)?;
     let before: Vec<i64> = before.iter().map(|applied| applied.version).collect();
-    run_migrations(&mut connection).await?;
-    connection.run("set the storage of columns", set_storage).await?;
+    change_tables(&mut connection).await?;
     cluster::write(&mut connection, &wished).await?;
     let partitions_made = make_partitions(&mut connection, &Rules::new(&wished)).await?;
     let applied = MIGRATIONS
@@ -118,6 +123,31 @@ pub async fn migrate(
     let changed = stored.map_or_else(Vec::new, |stored| cluster::changes(&stored, &wished));
     drop(turn);
     Ok(MigrationReport { applied, cluster: wished, changed, partitions_made })
+}
+
+/// Changes the tables. Tries again while others hold locks on them, such as a dump or a long query.
+/// Each migration commits by itself, so a repetition goes on where the last one ended.
+async fn change_tables(connection: &mut Connection) -> Result<(), MigrateError> {
+    let until = clock::monotonic().plus(LOCK_WAIT_MAX);
+    loop {
+        match try_to_change_tables(connection).await {
+            Err(MigrateError::Postgres(error))
+                if error.is_of_a_lock() && clock::monotonic() < until =>
+            {
+                tracing::warn!(
+                    error = chain(&error),
+                    "another transaction uses a table that the migration changes; trying again"
+                );
+                clock::sleep(LOCK_PAUSE).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn try_to_change_tables(connection: &mut Connection) -> Result<(), MigrateError> {
+    run_migrations(connection).await?;
+    Ok(connection.run("set the storage of columns", set_storage).await?)
 }
 
 async fn run_migrations(connection: &mut Connection) -> Result<(), MigrateError> {

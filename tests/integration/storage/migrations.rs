@@ -59,6 +59,36 @@ async fn two_migrations_at_once_wait_for_each_other() {
     assert_eq!(applied, MIGRATIONS.iter().count(), "each version once");
 }
 
+/// While a change of a table waits for a lock, Postgres makes all other statements on it wait, too.
+#[tokio::test]
+async fn a_migration_behind_a_long_reader_holds_up_no_others() {
+    let database = Database::empty().await;
+    let migrate = || schema::migrate(&database.settings, ClusterWishes::default());
+    migrate().await.unwrap();
+    let mut reader = database.own.connect().await;
+    let differ = "alter table task_far alter column payload set compression pglz,
+        alter column payload set storage main";
+    for text in [differ, "begin", "select from task_far"] {
+        sqlx::raw_sql(text).execute(&mut reader).await.unwrap();
+    }
+    let others = async {
+        let mut other = database.own.connect().await;
+        let mut longest = Duration::ZERO;
+        throughout("others are answered", seconds(5), async || {
+            let began_at = Instant::now();
+            sqlx::raw_sql("select from task_far").execute(&mut other).await.unwrap();
+            longest = longest.max(began_at.elapsed());
+            longest < seconds(3)
+        })
+        .await;
+        sqlx::raw_sql("rollback").execute(&mut reader).await.unwrap();
+        longest
+    };
+    let (migrated, longest) = tokio::join!(migrate(), others);
+    migrated.unwrap();
+    assert!(longest > Duration::from_millis(500), "the migration waited for nothing");
+}
+
 #[tokio::test]
 async fn horizon_and_window_may_change_shards_and_leaf_may_not() {
     let database = Database::empty().await;
