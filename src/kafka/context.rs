@@ -176,6 +176,19 @@ pub(super) fn token_trouble_of_error<'a>(
     reason.strip_prefix(NO_TOKEN).filter(|_| is_login).map(TokenTrouble)
 }
 
+/// Returns a line of librdkafka as the log may have it: one line, without the query of a token's
+/// URL, which may have a secret.
+pub(super) fn shown_line<'a>(facility: &str, line: &'a str) -> Cow<'a, str> {
+    let trouble = token_trouble_of_log(facility, line);
+    trouble.map_or_else(|| one_line(line), |trouble| trouble.text().into())
+}
+
+/// The same for the reason of an error.
+pub(super) fn shown_reason<'a>(error: &KafkaError, reason: &'a str) -> Cow<'a, str> {
+    let trouble = token_trouble_of_error(error, reason);
+    trouble.map_or_else(|| one_line(reason), |trouble| trouble.text().into())
+}
+
 /// Returns the text with its control characters escaped. A broker must not be able to write lines
 /// of its own into the log.
 fn one_line(text: &str) -> Cow<'_, str> {
@@ -266,11 +279,12 @@ pub(super) struct QuietContext;
 
 impl ClientContext for QuietContext {
     fn log(&self, _level: RDKafkaLogLevel, facility: &str, line: &str) {
-        tracing::debug!(target: "librdkafka", facility, "{}", one_line(line));
+        tracing::debug!(target: "librdkafka", facility, "{}", shown_line(facility, line));
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(target: "librdkafka", reason = %one_line(reason), "{error}");
+        let reason = shown_reason(&error, reason);
+        tracing::debug!(target: "librdkafka", %reason, "{error}");
     }
 }
 
@@ -323,6 +337,11 @@ mod tests {
         let wanted = "Failed to retrieve OIDC token from \"http://a/b\": x\\ny (-1)";
         assert_eq!(trouble.text(), wanted);
         assert_eq!(token_trouble_of_log("FAIL", line), None);
+        assert_eq!(shown_line("FAIL", "a\nb"), "a\\nb");
+        assert_eq!(
+            shown_line("OIDC", "[thrd:x]: y from \"https://a?c=s3cret\": z"),
+            "y from \"https://a?..\": z"
+        );
         let line =
             "[thrd:background]: Failed to retrieve JWT token from \"https://a/b?c=s3cret\": d?";
         let trouble = token_trouble_of_log("JWT", line).unwrap();

@@ -27,7 +27,7 @@ use thiserror::Error;
 use tokio::sync::Notify;
 
 use self::stalls::{DEADLINE, FoundPartitions, Places, StallWatch, TopicProbe};
-use super::context::tells_of_a_lost_leader;
+use super::context::{shown_line, shown_reason, tells_of_a_lost_leader};
 use super::{ClientError, KafkaSettings};
 use crate::clock;
 use crate::domain::task::intake_record::{IntakeHeaders, IntakeRecord};
@@ -38,6 +38,8 @@ use crate::telemetry::logging;
 /// kept, too.
 const QUEUED_KIB_MAX: &str = "4096";
 const QUEUED_RECORDS_MIN: &str = "10000";
+/// The most events of the client that are served at once.
+const EVENTS_MAX: usize = 64;
 /// How long the end of a client is waited for.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -201,9 +203,10 @@ impl IntakeReader {
         }
     }
 
-    /// Serves the client's events. Records and failures of partitions are in queues of their own.
+    /// Serves the client's events. Records and failures of partitions are in queues of their own. A
+    /// poll also returns nothing when it has served an event of another kind, such as statistics.
     pub fn serve(&self) {
-        while let Some(polled) = self.consumer.poll(Duration::ZERO) {
+        for polled in (0..EVENTS_MAX).filter_map(|_poll| self.consumer.poll(Duration::ZERO)) {
             match polled {
                 Ok(message) => {
                     let (partition, offset) = (message.partition(), message.offset());
@@ -361,11 +364,13 @@ impl ClientContext for IntakeContext {
             self.is_stuck.store(true, Ordering::Relaxed);
         }
         // A broker that is away is told by the contact to Kafka.
+        let line = shown_line(facility, line);
         tracing::debug!(target: "librdkafka", topic = %self.topic, facility, "{line}");
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(target: "librdkafka", topic = %self.topic, reason, "{error}");
+        let reason = shown_reason(&error, reason);
+        tracing::debug!(target: "librdkafka", topic = %self.topic, %reason, "{error}");
     }
 
     fn stats(&self, statistics: Statistics) {

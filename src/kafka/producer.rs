@@ -57,8 +57,7 @@ const POLLING_THREAD: &str = "kafka-reports";
 /// [`super::DeliveryReport`], also when the producer is purged or dropped. By itself, librdkafka
 /// gives up a record only after [`KafkaSettings::give_up_after`]: see there.
 ///
-/// Dropping a producer blocks for up to a second. Its last reports then come on the dropping
-/// thread: see [`Self::close`].
+/// Dropping a producer blocks for up to a second: see [`Self::close`].
 #[must_use]
 pub struct Producer {
     inner: Arc<BaseProducer<Context>>,

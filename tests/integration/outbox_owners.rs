@@ -74,6 +74,8 @@ async fn a_look_alike_of_another_role_is_not_taken_for_an_outbox() {
         let (code, said) = outbox(&[command, "--database-url", &database.url]).await;
         assert!(code == Some(1) && said.contains("is no table"), "{command}: {said}");
     }
+    let read = source(&database.url).installation().await.unwrap();
+    assert!(read.unwrap_err().contains("is no table"), "a node does not read it");
     mallory.drop(&mut sql).await;
     for command in ["install", "install", "remove"] {
         let (code, said) = outbox(&[command, "--database-url", &owner.url]).await;

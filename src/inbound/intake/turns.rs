@@ -1,6 +1,8 @@
 //! Carries out the records of a partition: checks them, and stores the tasks of the good ones and
 //! the rejections of the others, run by run.
 
+use std::time::Duration;
+
 use az::SaturatingAs as _;
 
 use super::metrics::OneIntake;
@@ -12,12 +14,15 @@ use crate::api::access::turns::AuditedTurn;
 use crate::api::inbound::{InboundRequest, Reader, Refused, record};
 use crate::domain::task::intake_record::{IntakeRecord, Rejection};
 use crate::domain::task::outbox_row::RejectedRow;
-use crate::domain::{Record, TopicName};
+use crate::domain::{Record, Timestamp, TopicName};
 use crate::failpoint::{Failpoint, reach};
 use crate::inbound::carrier::{Carried, Carrier, Item, Stop};
 use crate::postgres::inbound::{OffsetPrecondition, StorePrecondition};
 
 type Denied = (Action, TopicName);
+
+/// How far the clocks of producers may be ahead of that of the cluster.
+const AHEAD_MAX: Duration = Duration::from_secs(3_600);
 
 /// The outcome of the checks: records in their order, the refused ones among them, and the reason
 /// why later ones wait.
@@ -212,7 +217,11 @@ impl Turns {
         records: Vec<Checked>,
         (turn, denied): (AuditedTurn, Vec<(i64, Denied)>),
     ) -> Result<Option<RejectedRow>, Stop> {
-        let newest = partition.records.iter().map(|record| record.at).max();
+        // A record with a time far ahead must not decide for good where a topic that is made anew
+        // is read on.
+        let latest = self.carrier.shared.clock.at_most().map(|now| now.plus(AHEAD_MAX));
+        let bounded = |at: Timestamp| latest.map_or(at, |latest| at.min(latest));
+        let newest = partition.records.iter().map(|record| bounded(record.at)).max();
         partition.precondition.read_at = newest.unwrap_or(partition.precondition.read_at);
         let mut precondition = StorePrecondition::Records(partition.precondition.clone());
         let mut carried = Carried::new(turn);

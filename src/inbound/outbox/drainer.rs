@@ -312,7 +312,7 @@ impl Drainer {
         if let Some(epoch) = self.epoch {
             return Ok(epoch);
         }
-        let (outbox, version) = self.source.installation().await?;
+        let (outbox, version) = self.source.installation().await?.map_err(Stop::later)?;
         if version != VERSION {
             return Err(Stop::later(setup::other_version(version)));
         }

@@ -130,11 +130,20 @@ impl RejectProducer {
 
 async fn outcome_of(delivery: DeliveryFuture) -> RejectOutcome {
     match delivery.await {
-        Ok(Ok(_written)) => RejectOutcome::Acknowledged,
+        Ok(Ok(written)) => acknowledged(written.offset),
         Ok(Err((error, _record))) => failed(error.rdkafka_error_code().unwrap_or(Code::Unknown)),
         Err(_cancelled) => {
             RejectOutcome::Away { reason: "the producer ended before its report".to_owned() }
         }
+    }
+}
+
+/// Returns the outcome of a success. One without an offset may be none: see
+/// [`DeliveryOutcome::of_success`].
+fn acknowledged(offset: i64) -> RejectOutcome {
+    match offset {
+        0.. => RejectOutcome::Acknowledged,
+        _ => failed(Code::DuplicateSequenceNumber),
     }
 }
 
@@ -151,6 +160,12 @@ fn failed(code: Code) -> RejectOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_success_without_an_offset_is_written_again() {
+        assert!(matches!(acknowledged(0), RejectOutcome::Acknowledged));
+        assert!(matches!(acknowledged(-1001), RejectOutcome::Away { .. }));
+    }
 
     #[test]
     fn only_a_refusal_of_the_record_itself_is_final() {

@@ -20,13 +20,14 @@ use crate::clock;
 use crate::domain::task::intake_record::IntakeRecord;
 use crate::domain::topic::group::ConsumerGroup;
 use crate::domain::{Monotonic, TaskId, Timestamp, TopicName};
-use crate::kafka::context::tells_of_a_lost_leader;
+use crate::kafka::context::{shown_line, shown_reason, tells_of_a_lost_leader};
 use crate::kafka::intake::record_of;
 use crate::kafka::intake::stalls::{Places, Stall, StallWatch, TopicProbe};
 use crate::kafka::producer::{ATTEMPT, ATTEMPTS_MAX, DEAD_REASON, DUE_AT, TASK_ID, TTR_MS};
 use crate::kafka::{ClientError, KafkaSettings};
 
-/// KiB of one partition that the client keeps ready. A fetch that was begun before is kept, too.
+/// KiB of all its partitions that the client keeps ready. A fetch that was begun before is kept,
+/// too.
 const QUEUED_KIB_MAX: &str = "1024";
 /// How soon the group gives the partitions of a member that has died to others.
 const SESSION_TIMEOUT_MS: &str = "10000";
@@ -306,11 +307,13 @@ impl ClientContext for GroupContext {
             self.is_stuck.store(true, Ordering::Relaxed);
         }
         // A broker that is away is told by the contact to Kafka.
+        let line = shown_line(facility, line);
         tracing::debug!(target: "librdkafka", topic = %self.topic, facility, "{line}");
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(target: "librdkafka", topic = %self.topic, reason, "{error}");
+        let reason = shown_reason(&error, reason);
+        tracing::debug!(target: "librdkafka", topic = %self.topic, %reason, "{error}");
     }
 
     fn stats(&self, statistics: Statistics) {

@@ -104,6 +104,20 @@ pub async fn owner(
     )))
 }
 
+const LOOK_ALIKE: &str = "-- is a table of an outbox none
+select c.oid::regclass::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = 'punctual' and c.relname ~ '^(installation|outbox(_[0-3]|_rejected)?)$'
+  and c.relkind not in ('r', 'p')
+order by 1 limit 1";
+
+/// Returns why the tables of an outbox must not be read, if so.
+pub async fn look_alike(open: &mut PgConnection) -> Result<Option<String>, sqlx::Error> {
+    let found: Option<String> =
+        sqlx::query_scalar(LOOK_ALIKE).persistent(false).fetch_optional(open).await?;
+    let reason = |name: &str| format!("{} is no table, so this is no outbox", shown(name));
+    Ok(found.as_deref().map(reason))
+}
+
 /// Returns a name of another role's choice without characters that control a terminal.
 fn shown(name: &str) -> String {
     name.escape_debug().to_string()

@@ -14,7 +14,7 @@ use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
-use super::{BEGIN, PURPOSE};
+use super::{BEGIN, PURPOSE, objects};
 use crate::domain::Timestamp;
 use crate::domain::task::outbox_row::{OutboxOperation, OutboxRow, RejectedRow};
 use crate::postgres::connection::holder::holder_of;
@@ -126,11 +126,15 @@ impl OutboxSource {
         self.connection.close();
     }
 
-    /// Returns the id and the version of the installation.
-    pub async fn installation(&mut self) -> Result<(Uuid, i32), PostgresError> {
+    /// Returns the id and the version of the installation. The inner error says why it is not read:
+    /// the code of a look-alike would run as this role.
+    pub async fn installation(&mut self) -> Result<Result<(Uuid, i32), String>, PostgresError> {
         let read = async |open: &mut PgConnection| {
+            if let Some(reason) = objects::look_alike(&mut *open).await? {
+                return Ok(Err(reason));
+            }
             let row = sqlx::raw_sql(INSTALLATION).fetch_one(open).await?;
-            Ok((row.try_get("id")?, row.try_get("version")?))
+            Ok(Ok((row.try_get("id")?, row.try_get("version")?)))
         };
         self.connection.run("find the outbox", read).await
     }

@@ -186,7 +186,7 @@ impl Retirer {
             .await;
         match outcome {
             // The leaf is being read. The next round tries again.
-            Err(PostgresError::GaveWay { .. }) => Ok(false),
+            Err(error) if error.is_of_a_lock() => Ok(false),
             other => other,
         }
     }

@@ -9,9 +9,16 @@ use crate::domain::{TaskId, TopicName, Unopened};
 use crate::postgres::tasks::sealed::refused;
 use crate::sealing::{KeySet, OpenedRecord, OwnedColumns, RecordOwner};
 
-const SEALED: &str = "-- sealed dead letters
-select id, topic, key, payload, headers from dead_letter
-where id = any($1) and topic <> $2 and punctual_sealed_by(headers) is not null
+/// Locks the plain ones, too: `payload-keys reseal` must not seal them for their old topic
+/// meanwhile.
+const LOCK: &str = "-- lock dead letters for another topic
+select id, topic, punctual_sealed_by(headers) is not null as is_sealed,
+  case when punctual_sealed_by(headers) is not null then key end as key,
+  case when punctual_sealed_by(headers) is not null then payload end as payload,
+  case when punctual_sealed_by(headers) is not null then headers end as headers
+from dead_letter
+where id = any($1) and topic <> $2
+order by id
 for update";
 
 const REPLACE: &str = "-- seal dead letters for another topic
@@ -41,9 +48,12 @@ pub(super) async fn seal_for(
     to: &TopicName,
     keys: &KeySet,
 ) -> Result<Vec<Unsealable>, sqlx::Error> {
-    let rows = sqlx::query(SEALED).bind(ids).bind(to.as_str()).fetch_all(&mut *open).await?;
+    let rows = sqlx::query(LOCK).bind(ids).bind(to.as_str()).fetch_all(&mut *open).await?;
     let (mut sealed, mut unsealable) = (Vec::new(), Vec::new());
     for row in &rows {
+        if !row.try_get("is_sealed")? {
+            continue;
+        }
         match sealed_again(row, to, keys)? {
             Ok(record) => sealed.push(record),
             Err(one) => unsealable.push(one),
