@@ -92,7 +92,7 @@ async fn lateness_is_measured_from_outside() {
 async fn a_burst_and_cancels_are_measured_from_outside() {
     let cluster = Cluster::start("bench-burst").await;
     let node = cluster.node().await;
-    let (burst, _) = report(&cluster, &node, &["burst", "--count", "3000", "--lead", "15s"]).await;
+    let (burst, _) = report(&cluster, &node, &["burst", "--count", "3000", "--lead", "8s"]).await;
     assert_eq!((burst.counts.arrived, burst.counts.are_clean()), (3000, true));
     assert!(burst.facts.contains_key("first out, ms"), "{:?}", burst.facts);
     let (cancel, _) = report(

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -36,9 +36,17 @@ fn root() -> &'static Path {
 struct LosingProxy {
     base: String,
     http: reqwest::Client,
-    /// The number of attempts by request.
-    attempts: Mutex<HashMap<(Method, String, Bytes), usize>>,
+    attempts: Mutex<HashMap<(Method, String, Bytes), Attempts>>,
     gateway_count: AtomicUsize,
+}
+
+/// The attempts of one request.
+#[derive(Default)]
+struct Attempts {
+    began_at: Vec<Instant>,
+    /// The `Retry-After` of the answers, in seconds: 1 for the first request that is repeated, and
+    /// 0 for the others, which would only take longer.
+    retry_after: u8,
 }
 
 impl LosingProxy {
@@ -73,15 +81,18 @@ impl LosingProxy {
         if uri.path().starts_with("/stalled/") {
             return stalled();
         }
-        let attempt = {
+        let (attempt, retry_after) = {
             let mut attempts = proxy.attempts.lock();
-            let count =
-                attempts.entry((method.clone(), uri.to_string(), body.clone())).or_default();
-            *count += 1;
-            *count
+            let is_told = attempts.values().any(|one| one.retry_after == 1);
+            let one = attempts.entry((method.clone(), uri.to_string(), body.clone())).or_default();
+            one.began_at.push(Instant::now());
+            if one.began_at.len() == 2 && !is_told {
+                one.retry_after = 1;
+            }
+            (one.began_at.len(), one.retry_after)
         };
         if attempt == 2 {
-            return problem("busy");
+            return problem("busy", retry_after);
         }
         let mut request = proxy.http.request(method, format!("{}{uri}", proxy.base));
         if let Some(content_type) = headers.get("content-type") {
@@ -94,14 +105,23 @@ impl LosingProxy {
         match attempt {
             // The body ends before its length: the client sees a lost connection.
             1 => lost(),
-            3 => problem("outcome-unknown"),
+            3 => problem("outcome-unknown", retry_after),
             _ => (status, [("content-type", content_type.unwrap())], answer).into_response(),
         }
     }
 
     /// Returns the number of requests that were repeated until they had an answer.
     fn repeated_count(&self) -> usize {
-        self.attempts.lock().values().filter(|attempts| **attempts >= 4).count()
+        self.attempts.lock().values().filter(|attempts| attempts.began_at.len() >= 4).count()
+    }
+
+    /// Returns how long the client waited after each `Retry-After` of a second.
+    fn pauses(&self) -> Vec<Duration> {
+        let attempts = self.attempts.lock();
+        let told = attempts.values().filter(|attempts| attempts.retry_after == 1);
+        told.flat_map(|attempts| attempts.began_at[1..].windows(2))
+            .map(|pair| pair[1] - pair[0])
+            .collect()
     }
 }
 
@@ -119,12 +139,14 @@ fn lost() -> Response {
         .unwrap()
 }
 
-fn problem(slug: &str) -> Response {
+fn problem(slug: &str, retry_after: u8) -> Response {
     let body = format!(
         r#"{{"type":"urn:punctual:problem:{slug}","title":"..","status":503,
-          "detail":"by the proxy","retry_after":1}}"#
+          "detail":"by the proxy","retry_after":{retry_after}}}"#
     );
-    let headers = [("content-type", "application/problem+json"), ("retry-after", "1")];
+    let retry_after = retry_after.to_string();
+    let headers =
+        [("content-type", "application/problem+json"), ("retry-after", retry_after.as_str())];
     (StatusCode::SERVICE_UNAVAILABLE, headers, body).into_response()
 }
 
@@ -193,6 +215,9 @@ async fn keeps_its_promises(language: &str, mut command: Command) {
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{language}:\n{said}\n{errors}");
     assert!(proxy.repeated_count() >= 4, "{} requests were repeated", proxy.repeated_count());
+    let pauses = proxy.pauses();
+    let second = Duration::from_secs(1);
+    assert!(pauses.len() == 2 && pauses.iter().all(|pause| *pause >= second), "{pauses:?}");
     assert_eq!(proxy.gateway_count.load(Ordering::Relaxed), 1, "a trigger that may have been done");
     let path = format!("/v1/tasks?topic={topic}&limit=100");
     let pending = node.api().get(&path).await.json()["tasks"].as_array().unwrap().clone();

@@ -48,12 +48,17 @@ impl Taken {
     }
 }
 
-fn call(wait: &str, max: u32) -> String {
-    json!({ "group": "workers", "wait": wait, "max": max }).to_string()
+/// The group of a test. A rebalance of one test would disturb the others.
+fn group_of(topic: &str) -> String {
+    format!("workers-{topic}")
+}
+
+fn call(topic: &str, wait: &str, max: u32) -> String {
+    json!({ "group": group_of(topic), "wait": wait, "max": max }).to_string()
 }
 
 async fn pop(api: &Api, topic: &str, wait: &str, max: u32) -> Vec<Value> {
-    let answer = api.post(&format!("/v1/topics/{topic}/pop"), call(wait, max)).await;
+    let answer = api.post(&format!("/v1/topics/{topic}/pop"), call(topic, wait, max)).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
     answer.json()["tasks"].as_array().unwrap().clone()
 }
@@ -116,7 +121,7 @@ async fn a_popped_task_has_its_record_and_its_terms() {
         assert_eq!(place, (&receipt["partition"], &receipt["offset"]));
     }
     assert_eq!(pop(api, &topic, "0s", 10).await, Vec::<Value>::new());
-    let unknown = api.post("/v1/topics/no-such-topic/pop", call("1s", 1)).await;
+    let unknown = api.post("/v1/topics/no-such-topic/pop", call("no-such-topic", "1s", 1)).await;
     assert_eq!(unknown.status, 404, "{}", unknown.text);
 }
 
@@ -207,7 +212,8 @@ async fn nothing_is_lost_when_callers_leave_and_nodes_die() {
 
 /// Starts `pop --exec` with a command.
 fn worker(api: &Api, topic: &str, command: &str) -> Child {
-    let flags = ["pop", "--topic", topic, "--group", "workers", "--max", "4"];
+    let group = group_of(topic);
+    let flags = ["pop", "--topic", topic, "--group", &group, "--max", "4"];
     program(&[&flags[..], &["--url", api.base(), "--exec", command]].concat())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -181,7 +181,7 @@ async fn a_pop_that_waits_gets_no_task_after_its_right_is_revoked() {
     let node = cluster.node_with(&["--auth-file", file.path()]).await;
     let api = node.api();
     let path = format!("/v1/topics/{topic}/pop");
-    let call = |wait: &str| Some(json!({ "group": "workers", "wait": wait }));
+    let call = |wait: &str| Some(json!({ "group": "revoked-pop", "wait": wait }));
     let began = Instant::now();
     let waiting = popper.send(api, Method::POST, &path, call("25s"));
     let revoke = async {
@@ -210,12 +210,12 @@ async fn a_pop_that_waits_ends_with_its_token() {
     let cluster = Cluster::start("expires-pop").await;
     let topic = cluster.topic("orders").await;
     let popper = Caller::new("popper").await;
-    let expires_at = now_ms() + 20_000;
+    let expires_at = now_ms() + 12_000;
     let file = AuthFile::new("expires-pop", &file_of(&[popper.that_expires(expires_at)]));
     // Without the token's end, the call would wait for 50 s.
     let flags = ["--auth-file", file.path(), "--request-timeout", "70s"];
     let node = cluster.node_with(&flags).await;
-    let call = Some(json!({ "group": "workers", "wait": "50s" }));
+    let call = Some(json!({ "group": "expires-pop", "wait": "50s" }));
     let path = format!("/v1/topics/{topic}/pop");
     let answer = popper.send(node.api(), Method::POST, &path, call.clone()).await;
     assert_eq!((answer.status, answer.json()), (200, json!({ "tasks": [] })));

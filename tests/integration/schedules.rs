@@ -163,7 +163,7 @@ async fn a_change_counts_no_run_twice_that_it_leaves_behind_earlier_ones() {
     let node = cluster.node().await;
     let api = node.api();
     let path = format!("/v1/schedules/{topic}/poll");
-    let body = |payload: &str| json!({ "every": "7s", "runs_max": 6, "payload": payload });
+    let body = |payload: &str| json!({ "every": "4s", "runs_max": 6, "payload": payload });
     put(api, &path, &body("a")).await;
     let made = "select first_id::text from schedule_run order by instant";
     let made = eventually_some("six runs are made", DEADLINE, async || {

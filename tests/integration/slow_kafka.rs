@@ -73,7 +73,7 @@ async fn a_quota_makes_records_late_and_nothing_else() {
     let (large, small) = (cluster.topic("large").await, cluster.topic("small").await);
     let (of_large, of_small) = (cluster.consumer(&large), cluster.consumer(&small));
     let ledger = Ledger::default();
-    submit(&node, &ledger, &large, (40, 14_000, 10)).await;
+    submit(&node, &ledger, &large, (20, 14_000, 10)).await;
     submit(&node, &ledger, &small, (20, 100, 500)).await;
     eventually("the node says that it is throttled", DEADLINE, async || {
         node.api().cluster().await["throttled"] == json!(true)
@@ -98,7 +98,7 @@ async fn a_kafka_that_is_two_seconds_away_gets_each_record_once() {
     let node = node(&cluster, &way.address(), &[]).await;
     let ledger = Ledger::default();
     for topic in &topics {
-        submit(&node, &ledger, topic, (60, 1_000, 200)).await;
+        submit(&node, &ledger, topic, (30, 1_000, 200)).await;
     }
     each_once(&cluster, &node, &ledger, &consumers.each_ref()).await;
 }

@@ -226,7 +226,7 @@ async fn a_node_without_tracing_publishes_the_trace_of_the_submit() {
     let topic = cluster.topic("orders").await;
     let (collector, url) = Collector::start().await;
     let mut node = cluster.node_with(&["--otlp-endpoint", &url]).await;
-    submit(&node, &json!({"topic": topic, "delay": "20s", "payload": 1}), &[]).await;
+    submit(&node, &json!({"topic": topic, "delay": "10s", "payload": 1}), &[]).await;
     end(&mut node).await;
     let spans = collector.wait_count(1).await;
     let _plain = cluster.node_with(&[]).await;

@@ -70,8 +70,9 @@ impl ExeclogLine {
 pub struct Cluster {
     pub name: String,
     pub stack: Stack,
-    pub database: Database,
+    /// Before the database: its sessions must end before the database can be dropped.
     pub sql: PgPool,
+    pub database: Database,
     wishes: Wishes,
     admin: AdminClient<DefaultClientContext>,
     topics: Mutex<Vec<String>>,
