@@ -47,7 +47,7 @@ impl CallbackMetrics {
         registry.register_with_unit(
             "punctual_callback_delay",
             "Time from the append of a record until its callback is sent, by the clocks of the \
-             broker and of this machine",
+             broker and of Postgres",
             Unit::Seconds,
             metrics.delay.clone(),
         );

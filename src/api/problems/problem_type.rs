@@ -217,8 +217,8 @@ problem_types! {
         then: "Submit tasks with `ttr` if their consumers are to answer."
     }
     PreconditionFailed(412, "precondition-failed", "A precondition of the request does not hold") {
-        when: "`If-Match` of a PUT or a DELETE does not name the current task, or `If-None-Match` \
-               names it; `If-None-Match: *` fails whenever there is a task. Or `when` of a PUT \
+        when: "`If-Match` of a PUT, PATCH or DELETE does not name the current task, or \
+               `If-None-Match` names it; `If-None-Match: *` fails whenever there is a task. Or `when` of a PUT \
                keeps the pending task, whose due time it compares. The check and the change are \
                one transaction. Nothing was changed. The member `current_id` is the \
                current task of the name, and is missing when there is none.",

@@ -138,8 +138,8 @@ impl MembershipMetrics {
         );
         registry.register_with_unit(
             "punctual_clock_offset",
-            "This machine's wall clock minus the cluster's clock; it affects only the times in \
-             logs",
+            "This machine's wall clock minus the cluster's clock; for the log, the audit trail and \
+             the signatures of callbacks",
             Unit::Seconds,
             self.clock_offset.clone(),
         );

@@ -273,12 +273,12 @@ fn named<'a>(
     NamedSchedule { topic: permit.topic(), name, by, condition }
 }
 
-/// Makes a draft of a run at `at`, with the headers of a run.
 /// Returns the refusal of a run at an instant whose text is too long for a name.
 fn beyond_calendar(at: Timestamp) -> Refusal {
     Refusal::BadValue { reason: format!("there is no name for a run at {at}") }
 }
 
+/// Makes a draft of a run at `at`, with the headers of a run.
 fn draft_of(schedule: &Schedule, at: Timestamp, due: Due) -> Draft {
     let own = triggered_headers(&schedule.name, at);
     let headers = schedule.record.headers.clone().followed_by(&own);
