@@ -83,6 +83,9 @@ pub struct Carried {
     pub rejected: Vec<RejectedRow>,
     /// The numbers of the items that were left to the next turn.
     pub left: Vec<i64>,
+    /// The numbers of the items that the next turn carries out, because an item of the same name
+    /// before them was refused.
+    pub held: Vec<i64>,
     /// When the turn leaves its other items to the next one. `None`: it carries out all.
     pub until: Option<Monotonic>,
     /// The notes for the audit trail.
@@ -91,7 +94,14 @@ pub struct Carried {
 
 impl Carried {
     pub const fn new(turn: AuditedTurn) -> Self {
-        Self { stored: 0, rejected: Vec::new(), left: Vec::new(), until: None, turn }
+        Self {
+            stored: 0,
+            rejected: Vec::new(),
+            left: Vec::new(),
+            held: Vec::new(),
+            until: None,
+            turn,
+        }
     }
 
     /// Returns true when the turn has taken too long.

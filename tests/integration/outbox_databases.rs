@@ -73,3 +73,29 @@ async fn tasks_of_one_key_and_due_time_leave_in_the_order_of_their_rows() {
     let payloads: Vec<&[u8]> = records.iter().filter_map(|one| one.payload.as_deref()).collect();
     assert_eq!(payloads, [b"1", b"2", b"3", b"4"]);
 }
+
+/// A refusal is durable only when its row is deleted. A node that dies before that leaves it to the
+/// next one, which may decide otherwise: the rows behind it must not have been carried out.
+#[tokio::test]
+async fn a_cancel_does_not_overtake_a_replacement_that_was_refused_at_first() {
+    let cluster = Cluster::start("outbox-refused").await;
+    let orders = cluster.topic("orders").await;
+    let late = orders.replace("orders", "late");
+    let mut shop = Shop::open(&cluster.stack).await;
+    let task = "payload => '1', delay => interval '1 hour'";
+    for call in [
+        format!("replace('{late}', name => 'a', {task})"),
+        format!("cancel('{late}', 'a')"),
+        format!("submit('{orders}', {task})"),
+    ] {
+        shop.run(&format!("select punctual.{call}")).await;
+    }
+    let mut node = cluster.spawn_to_die_with("outbox-stored", &["--outbox", &shop.flag()]);
+    node.wait_exit(DEADLINE).await;
+    assert_eq!(shop.count("select count(*) from punctual.outbox_rejected").await, 0);
+    assert_eq!(cluster.topic("late").await, late);
+    let _heir = cluster.node_with(&["--outbox", &shop.flag()]).await;
+    shop.wait_empty().await;
+    assert_eq!(shop.count("select count(*) from punctual.outbox_rejected").await, 0);
+    assert_eq!(cluster.count("select count(*) from execlog_cancelled").await, 1);
+}

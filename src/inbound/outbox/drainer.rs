@@ -273,13 +273,13 @@ impl Drainer {
     ) -> Result<(usize, WaitingRows), Stop> {
         let keys: Vec<(Uuid, i64)> = rows.iter().map(|row| (row.id, row.seq)).collect();
         let until = clock::monotonic().plus(TURN_MAX);
-        let (Carried { stored, rejected, left, .. }, waiting) =
+        let (Carried { stored, rejected, left, held, .. }, waiting) =
             self.carrier.carry_out_rows(epoch, rows, offset, until).await?;
         if !left.is_empty() {
             let (outbox, count) = (&self.carrier.name, left.len());
             tracing::info!(outbox, count, "a turn takes too long; the next one goes on");
         }
-        let left: HashSet<i64> = left.into_iter().collect();
+        let left: HashSet<i64> = left.into_iter().chain(held).collect();
         let is_done = |seq: i64| !waiting.has(seq) && !left.contains(&seq);
         let (ids, seqs): (Vec<Uuid>, Vec<i64>) =
             keys.into_iter().filter(|(_id, seq)| is_done(*seq)).unzip();

@@ -1,6 +1,7 @@
 //! Carries out the rows of a turn: skips those that are stored, checks the others, and stores their
 //! tasks in waves.
 
+use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
@@ -19,6 +20,11 @@ use crate::postgres::inbound::{Epoch, ItemKey, StorePrecondition};
 
 /// How long a turn checks rows at least, and then stores them at least.
 const STEP_MIN: Duration = Duration::from_secs(5);
+
+/// The names, each with its topic, of rows that this turn has refused. A refusal is durable only
+/// when the row is deleted. If the turn ends before that, the next one decides again, perhaps
+/// otherwise. So later rows of the name wait for the next turn.
+type RefusedNames = HashSet<(String, String)>;
 
 impl Carrier {
     /// Carries out rows in their order, and returns those that wait. No piece of work begins after
@@ -50,7 +56,8 @@ impl Carrier {
     ) -> Result<WaitingRows, Stop> {
         let rows = self.unseen(epoch, rows, carried).await?;
         let mut waiting = WaitingRows::default();
-        let outcome = (&mut *carried, &mut waiting);
+        let mut refused = RefusedNames::default();
+        let outcome = (&mut *carried, &mut waiting, &mut refused);
         // Each turn gets on, however long the steps before took.
         let at_least = |until: Monotonic| until.max(clock::monotonic().plus(STEP_MIN));
         let items = self.checked_rows((rows, offset), whose, at_least(until), outcome).await?;
@@ -59,7 +66,7 @@ impl Carrier {
         let hashes = RandomState::new();
         for stretch in waves::stretches(items, |item| item.name().is_none() && item.is_answer()) {
             for wave in waves::divide(stretch, |item| place_of(item, &hashes)) {
-                self.store_wave(precondition, wave, carried).await?;
+                self.store_wave(precondition, wave, (&mut *carried, &mut refused)).await?;
                 reach(Failpoint::OutboxStored);
             }
         }
@@ -99,7 +106,7 @@ impl Carrier {
         (rows, offset): (Vec<OutboxRow>, ClockOffset),
         (policy, caller): (&Policy, &Caller),
         until: Monotonic,
-        (carried, waiting): (&mut Carried, &mut WaitingRows),
+        (carried, waiting, refused_names): (&mut Carried, &mut WaitingRows, &mut RefusedNames),
     ) -> Result<Vec<Item>, Stop> {
         let reader = Reader { policy, caller, arrived_at: self.service.arrival() };
         let mut checked: Vec<(String, Item)> = Vec::with_capacity(rows.len());
@@ -109,10 +116,16 @@ impl Carrier {
                 carried.left.push(key.seq);
                 continue;
             }
+            let name = row.name.as_ref().map(|name| (row.topic.clone(), name.clone()));
+            if name.as_ref().is_some_and(|name| refused_names.contains(name)) {
+                carried.held.push(key.seq);
+                continue;
+            }
             let request = match row::read(&row, row.due_at(offset), reader) {
                 Ok(request) => request,
                 Err(refused) => {
                     carried.refuse(key, refused)?;
+                    refused_names.extend(name);
                     continue;
                 }
             };
@@ -122,7 +135,10 @@ impl Carrier {
             match self.change_of(request, (caller, reader.arrived_at)).await {
                 Ok(change) => checked.push((row.topic, Item { key, change })),
                 Err(Refused::ForNow { reason }) => waiting.add(&row.topic, key.seq, reason),
-                Err(refused) => carried.refuse(key, refused)?,
+                Err(refused) => {
+                    carried.refuse(key, refused)?;
+                    refused_names.extend(name);
+                }
             }
         }
         // Only what can be stored is charged, so that what waits costs its caller nothing.
@@ -159,6 +175,27 @@ impl Carrier {
     }
 
     async fn store_wave(
+        &mut self,
+        precondition: &mut StorePrecondition,
+        wave: Vec<Item>,
+        (carried, refused): (&mut Carried, &mut RefusedNames),
+    ) -> Result<(), Stop> {
+        let name_of = |item: &Item| {
+            item.name().map(|(topic, name)| (topic.as_str().to_owned(), name.as_str().to_owned()))
+        };
+        let is_held = |item: &Item| name_of(item).is_some_and(|name| refused.contains(&name));
+        let (held, wave): (Vec<Item>, Vec<Item>) = wave.into_iter().partition(is_held);
+        carried.held.extend(held.iter().map(|item| item.key.seq));
+        let names: Vec<(i64, (String, String))> =
+            wave.iter().filter_map(|item| Some((item.key.seq, name_of(item)?))).collect();
+        let before = carried.rejected.len();
+        self.store_items(precondition, wave, carried).await?;
+        let is_refused = |seq: i64| carried.rejected[before..].iter().any(|row| row.seq == seq);
+        refused.extend(names.into_iter().filter(|(seq, _)| is_refused(*seq)).map(|(_, name)| name));
+        Ok(())
+    }
+
+    async fn store_items(
         &mut self,
         precondition: &mut StorePrecondition,
         wave: Vec<Item>,
