@@ -265,7 +265,7 @@ async fn two_nodes_at_one_outbox_store_each_row_once() {
     first.close();
     let new_epoch = new.begin_epoch(outbox, "shop").await.unwrap();
     let again = second.read(&[]).await.unwrap().unwrap();
-    assert_eq!(rows, again);
+    assert!(rows == again && old.seen(old_epoch, &[]).await.is_err(), "the old one refuses none");
     let key = [ItemKey { id: rows[0].id, seq: rows[0].seq }];
     let submits = || Submits { items: &key, plain: Group::default(), named: None };
     let late = old.submit(&StorePrecondition::Rows(old_epoch), &submits()).await;

@@ -3,12 +3,16 @@
 //!
 //! A session of the user's database may end without its node knowing. An answer may be lost after
 //! its commit. A node may die anywhere. A look for entries whose rows are gone is one step.
+//!
+//! A node may refuse the second row, and decide otherwise when it reads the row again. The refusal
+//! is durable when the row is deleted.
 
 use crate::checker::{Model, NEVER_LOST};
 use crate::searches::{ScopeSearches, unnoticed};
 
 const ONCE: &str = "a row takes effect once";
 const IN_ORDER: &str = "a cancel never overtakes its submit";
+const REJECTED: &str = "a rejected row takes no effect";
 
 const NODES: usize = 2;
 const ROWS: usize = 3;
@@ -33,15 +37,21 @@ enum Mistake {
     Cursor,
     /// Cancels do not wait for submits.
     Lanes,
+    /// A cancel does not wait until the refusal of its submit is durable.
+    BehindRefusal,
+    /// A node that lost its epoch reads and refuses rows.
+    StaleRead,
 }
 
-const CONTROLS: [(Mistake, &str); 6] = [
+const CONTROLS: [(Mistake, &str); 8] = [
     (Mistake::NoEntries, ONCE),
-    (Mistake::NoEpoch, ONCE),
-    (Mistake::EpochAfterRead, ONCE),
+    (Mistake::NoEpoch, REJECTED),
+    (Mistake::EpochAfterRead, REJECTED),
     (Mistake::ForgetsUnseen, ONCE),
     (Mistake::Cursor, NEVER_LOST),
     (Mistake::Lanes, IN_ORDER),
+    (Mistake::BehindRefusal, IN_ORDER),
+    (Mistake::StaleRead, REJECTED),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -78,6 +88,8 @@ struct State {
     entries: u8,
     /// How often each row has taken effect.
     effects: [u8; ROWS],
+    /// The submit was refused, and its row is gone.
+    is_rejected: bool,
     is_overtaken: bool,
     /// The last row that was drained, for a mistake.
     cursor: u8,
@@ -91,6 +103,8 @@ enum Action {
     BeginEpoch(usize),
     Read(usize),
     Store(usize, usize),
+    /// Refuses the submit, and leaves its cancel to the next read.
+    Refuse(usize),
     /// Stored, and the answer is lost.
     StoreUnanswered(usize, usize),
     Delete(usize),
@@ -104,11 +118,12 @@ enum Action {
     Die(usize),
 }
 
-const KINDS: [&str; 11] = [
+const KINDS: [&str; 12] = [
     "commit",
     "begin epoch",
     "read",
     "store",
+    "refuse",
     "store without an answer",
     "delete",
     "delete without an answer",
@@ -131,6 +146,38 @@ impl Outbox {
         self.mistake == Some(mistake)
     }
 
+    /// Reads all rows. A node that lost its epoch sees so, and begins anew.
+    fn read(&self, state: &mut State, node: usize) -> Option<()> {
+        let is_locked = state.nodes.iter().any(|node| node.has_session);
+        let mut rows = state.outbox;
+        if self.is(Mistake::Cursor) {
+            rows &= !(bit(usize::from(state.cursor)) - 1);
+        }
+        if state.nodes[node].phase != Phase::Idle || is_locked || rows == 0 {
+            return None;
+        }
+        if state.nodes[node].is_current || self.is(Mistake::StaleRead) {
+            state.nodes[node].phase = Phase::Stores { rows, left: rows };
+            state.nodes[node].has_session = true;
+        } else {
+            state.nodes[node] = FRESH;
+        }
+        Some(())
+    }
+
+    /// Refuses the submit, and leaves its cancel to the next read.
+    fn refuse(&self, state: &mut State, node: usize) -> Option<()> {
+        let Phase::Stores { rows, left } = state.nodes[node].phase else { return None };
+        let is_next = left & (bit(SUBMIT) - 1) == 0 && left & bit(SUBMIT) != 0;
+        if !is_next || state.entries & bit(SUBMIT) != 0 {
+            return None;
+        }
+        let held = if self.is(Mistake::BehindRefusal) { 0 } else { bit(CANCEL) };
+        let left = left & !bit(SUBMIT) & !held;
+        state.nodes[node].phase = Phase::Stores { rows: rows & !held, left };
+        Some(())
+    }
+
     /// Stores a row in one transaction of Punctual's database. Returns false when another node has
     /// the next epoch.
     fn store(&self, state: &mut State, node: usize, row: usize) -> bool {
@@ -139,7 +186,8 @@ impl Outbox {
         }
         if state.entries & bit(row) == 0 {
             state.effects[row] = state.effects[row].saturating_add(1).min(2);
-            state.is_overtaken |= row == CANCEL && state.effects[SUBMIT] == 0;
+            let has_ended = state.effects[SUBMIT] > 0 || state.is_rejected;
+            state.is_overtaken |= row == CANCEL && !has_ended;
             if !self.is(Mistake::NoEntries) {
                 state.entries |= bit(row);
             }
@@ -167,6 +215,7 @@ impl Model for Outbox {
             outbox: 0,
             entries: 0,
             effects: [0; ROWS],
+            is_rejected: false,
             is_overtaken: false,
             cursor: 0,
             nodes: [FRESH; NODES],
@@ -180,6 +229,7 @@ impl Model for Outbox {
             actions.extend([
                 Action::BeginEpoch(node),
                 Action::Read(node),
+                Action::Refuse(node),
                 Action::Delete(node),
                 Action::DeleteUnanswered(node),
                 Action::Forget(node),
@@ -223,18 +273,7 @@ impl Model for Outbox {
                     next.nodes[node].phase = Phase::Idle;
                 }
             }
-            Action::Read(node) => {
-                let is_locked = state.nodes.iter().any(|node| node.has_session);
-                let mut rows = state.outbox;
-                if self.is(Mistake::Cursor) {
-                    rows &= !(bit(usize::from(state.cursor)) - 1);
-                }
-                if state.nodes[node].phase != Phase::Idle || is_locked || rows == 0 {
-                    return None;
-                }
-                next.nodes[node].phase = Phase::Stores { rows, left: rows };
-                next.nodes[node].has_session = true;
-            }
+            Action::Read(node) => self.read(&mut next, node)?,
             Action::Store(node, row) | Action::StoreUnanswered(node, row) => {
                 let Phase::Stores { rows, left } = state.nodes[node].phase else { return None };
                 let is_first = left & (bit(row) - 1) == 0 || self.is(Mistake::Lanes);
@@ -250,11 +289,14 @@ impl Model for Outbox {
                     next.nodes[node] = FRESH;
                 }
             }
+            Action::Refuse(node) => self.refuse(&mut next, node)?,
             Action::Delete(node) | Action::DeleteUnanswered(node) => {
                 let Phase::Stores { rows, left: 0 } = state.nodes[node].phase else { return None };
                 next.nodes[node] = FRESH;
                 if state.nodes[node].has_session {
                     next.outbox &= !rows;
+                    let is_gone = state.outbox & rows & bit(SUBMIT) != 0;
+                    next.is_rejected |= is_gone && state.effects[SUBMIT] == 0;
                     let drained = u8::BITS - rows.leading_zeros();
                     next.cursor = next.cursor.max(u8::try_from(drained).unwrap());
                     if matches!(action, Action::Delete(_)) {
@@ -296,13 +338,14 @@ impl Model for Outbox {
             Action::BeginEpoch(_) => 1,
             Action::Read(_) => 2,
             Action::Store(..) => 3,
-            Action::StoreUnanswered(..) => 4,
-            Action::Delete(_) => 5,
-            Action::DeleteUnanswered(_) => 6,
-            Action::Forget(_) => 7,
-            Action::Search(_) => 8,
-            Action::LoseSession(_) => 9,
-            Action::Die(_) => 10,
+            Action::Refuse(_) => 4,
+            Action::StoreUnanswered(..) => 5,
+            Action::Delete(_) => 6,
+            Action::DeleteUnanswered(_) => 7,
+            Action::Forget(_) => 8,
+            Action::Search(_) => 9,
+            Action::LoseSession(_) => 10,
+            Action::Die(_) => 11,
         }]
     }
 
@@ -321,6 +364,8 @@ impl Model for Outbox {
             Some(ONCE)
         } else if state.is_overtaken {
             Some(IN_ORDER)
+        } else if state.is_rejected && state.effects[SUBMIT] > 0 {
+            Some(REJECTED)
         } else {
             None
         }
@@ -328,14 +373,15 @@ impl Model for Outbox {
 
     fn is_end(&self, state: &State) -> bool {
         let is_drained = state.committed == ALL && state.outbox == 0 && state.entries == 0;
-        is_drained && state.effects == [1; ROWS]
+        let submits = state.effects[SUBMIT] + u8::from(state.is_rejected);
+        is_drained && submits == 1 && state.effects[0] == 1 && state.effects[CANCEL] == 1
     }
 }
 
 #[test]
 fn every_row_of_an_outbox_takes_effect_once_and_in_its_order() {
     let mut searches = ScopeSearches::begin();
-    searches.search(&Outbox { mistake: None }, ("outbox", 14_530));
+    searches.search(&Outbox { mistake: None }, ("outbox", 19_020));
     searches.end(&KINDS);
 }
 

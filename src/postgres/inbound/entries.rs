@@ -17,8 +17,11 @@ insert into outbox_turn as t (outbox, name, epoch) values ($1, $2, 1)
 on conflict (outbox) do update set name = excluded.name, epoch = t.epoch + 1
 returning epoch";
 
+/// Has at least one line, unless no epoch has begun.
 const SEEN: &str = "-- stored rows of an outbox
-select row_id, seq from outbox_seen where outbox = $1 and row_id = any($2)";
+select t.epoch = $3 as is_current, s.row_id, s.seq
+from outbox_turn t left join outbox_seen s on s.outbox = t.outbox and s.row_id = any($2)
+where t.outbox = $1";
 
 const LEFTOVERS: &str = "-- rows of an outbox that are perhaps gone
 select row_id, seq from outbox_seen where outbox = $1 limit $2";
@@ -36,17 +39,30 @@ impl InboundStore {
         Ok(Epoch { outbox, number })
     }
 
-    /// Returns the numbers of those rows that are stored, by their ids.
+    /// Returns the numbers of those rows that are stored, by their ids. The rows must have been read
+    /// before: a node with a later epoch may have read them, too, and may store what this one
+    /// refuses.
+    ///
+    /// # Errors
+    /// [`StoreError::Overtaken`] when a later epoch has begun.
     pub async fn seen(
         &mut self,
         epoch: Epoch,
         ids: &[Uuid],
-    ) -> Result<HashMap<Uuid, i64>, PostgresError> {
+    ) -> Result<HashMap<Uuid, i64>, StoreError> {
         let read = async |open: &mut PgConnection| {
-            let rows = sqlx::query(SEEN).bind(epoch.outbox).bind(ids).fetch_all(open).await?;
-            rows.iter().map(|row| Ok((row.try_get("row_id")?, row.try_get("seq")?))).collect()
+            let query = sqlx::query(SEEN).bind(epoch.outbox).bind(ids).bind(epoch.number);
+            let (mut is_current, mut seen) = (false, HashMap::new());
+            for row in query.fetch_all(open).await? {
+                is_current = row.try_get("is_current")?;
+                if let Some(id) = row.try_get::<Option<Uuid>, _>("row_id")? {
+                    seen.insert(id, row.try_get("seq")?);
+                }
+            }
+            Ok(is_current.then_some(seen))
         };
-        self.connection.run("look for stored rows of the outbox", read).await
+        let what = "look for stored rows of the outbox";
+        self.connection.run(what, read).await?.ok_or(StoreError::Overtaken)
     }
 
     /// Returns rows that are stored and perhaps gone from the outbox. A node that died has left
