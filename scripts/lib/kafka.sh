@@ -142,6 +142,7 @@ share.coordinator.state.topic.replication.factor=$(kafka_copies)
 share.coordinator.state.topic.min.isr=$(kafka_in_sync)
 group.initial.rebalance.delay.ms=0
 $(kafka_quota_windows)
+$(kafka_leader_checks)
 $(kafka_authorizer)
 $(tls_kafka_properties)
 END
@@ -150,6 +151,10 @@ END
 # By default a quota is measured over 11 s, and throttles nothing before 10 s. Quotas of the fault
 # runner are shorter.
 kafka_quota_windows() { ! is_breakable || say "quota.window.num=3"; }
+
+# By default the controller moves leaders back to a broker that was away within five minutes. Here
+# it does so at once, so that an operation on a broker ends with all that it causes.
+kafka_leader_checks() { ! is_three || say "leader.imbalance.check.interval.seconds=2"; }
 
 # Tests withdraw rights on a topic. Without a rule on the topic, everyone has all rights. Benchmarks
 # check no rights. Nor do three brokers: their controllers would refuse each other before they have

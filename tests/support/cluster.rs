@@ -11,6 +11,7 @@ use rdkafka::admin::{
     TopicResult,
 };
 use rdkafka::client::DefaultClientContext;
+use rdkafka::metadata::MetadataPartition;
 use rdkafka::types::RDKafkaErrorCode;
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -240,13 +241,18 @@ impl Cluster {
         topic
     }
 
-    /// Waits until all replicas of all topics are in sync.
+    /// Waits until all replicas of all topics are in sync, and the first of each partition leads:
+    /// Kafka moves leaders back to a broker that was away, which may cause duplicates.
     pub async fn wait_in_sync(&self) {
-        eventually("all replicas are in sync", SERVER_DEADLINE, async || {
+        let is_settled = |partition: &MetadataPartition| {
+            let (replicas, leader) = (partition.replicas(), partition.leader());
+            partition.isr().len() == replicas.len() && replicas.first() == Some(&leader)
+        };
+        eventually("all replicas are in sync, and the first lead", SERVER_DEADLINE, async || {
             let metadata = self.admin.inner().fetch_metadata(None, Duration::from_secs(5));
             metadata.is_ok_and(|metadata| {
-                let mut partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
-                partitions.all(|partition| partition.isr().len() == partition.replicas().len())
+                let mut topics = metadata.topics().iter();
+                topics.all(|topic| topic.partitions().iter().all(is_settled))
             })
         })
         .await;
