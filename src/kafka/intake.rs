@@ -38,7 +38,7 @@ use crate::telemetry::logging;
 /// kept, too.
 const QUEUED_KIB_MAX: &str = "4096";
 const QUEUED_RECORDS_MIN: &str = "10000";
-/// The most events of the client that are served at once.
+/// The most events of the client that one call of [`IntakeReader::serve`] serves.
 const EVENTS_MAX: usize = 64;
 /// How long the end of a client is waited for.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);

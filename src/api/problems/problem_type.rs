@@ -218,10 +218,10 @@ problem_types! {
     }
     PreconditionFailed(412, "precondition-failed", "A precondition of the request does not hold") {
         when: "`If-Match` of a PUT, PATCH or DELETE does not name the current task, or \
-               `If-None-Match` names it; `If-None-Match: *` fails whenever there is a task. Or `when` of a PUT \
-               keeps the pending task, whose due time it compares. The check and the change are \
-               one transaction. Nothing was changed. The member `current_id` is the \
-               current task of the name, and is missing when there is none.",
+               `If-None-Match` names it; `If-None-Match: *` fails whenever there is a task. Or \
+               `when` of a PUT keeps the pending task, whose due time it compares. The check and \
+               the change are one transaction. Nothing was changed. The member `current_id` is \
+               the current task of the name, and is missing when there is none.",
         then: "Somebody else has replaced the task, or it is gone. Look the name up, decide again, \
                and repeat the request with the `ETag` of that answer."
     }

@@ -42,9 +42,17 @@ impl OutboxOwner {
     }
 }
 
+/// The condition that a relation `c` has the name of a table of an outbox, and is none.
+macro_rules! no_table {
+    () => {
+        "c.relname ~ '^(installation|outbox(_[0-3]|_rejected)?)$' and c.relkind not in ('r', 'p')"
+    };
+}
+
 /// Finds the owner of the schema, and the first object with another owner. A view in the place of a
 /// table would run the code of its owner when it is read.
-const OWNER: &str = "-- owner of an outbox
+const OWNER: &str = concat!(
+    "-- owner of an outbox
 select pg_get_userbyid(n.nspowner)::text as role, current_user::text as who,
   pg_has_role(n.nspowner, case when current_setting('server_version_num')::integer < 160000
     then 'member' else 'set' end) as user_may_act,
@@ -56,8 +64,9 @@ left join lateral (
     select case when c.relkind in ('r', 'p') then 'table ' when c.relkind = 'S' then 'sequence '
         when c.relkind = 'c' then 'type ' else 'view ' end || c.oid::regclass::text as object,
       c.relowner as owner,
-      c.relname ~ '^(installation|outbox(_[0-3]|_rejected)?)$' and c.relkind not in ('r', 'p')
-        as is_view
+      ",
+    no_table!(),
+    " as is_view
     from pg_class c
     where c.relnamespace = n.oid and c.relkind not in ('i', 'I')
     union all
@@ -70,7 +79,8 @@ left join lateral (
   limit 1
 ) o on true
 where n.nspname = 'punctual'
-  and exists (select from pg_class c where c.relnamespace = n.oid and c.relname = 'installation')";
+  and exists (select from pg_class c where c.relnamespace = n.oid and c.relname = 'installation')"
+);
 
 /// Returns the owner of the outbox, or `None` without an outbox. The inner error says which object
 /// belongs to another role.
@@ -104,11 +114,14 @@ pub async fn owner(
     )))
 }
 
-const LOOK_ALIKE: &str = "-- is a table of an outbox none
+const LOOK_ALIKE: &str = concat!(
+    "-- is a table of an outbox none
 select c.oid::regclass::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
-where n.nspname = 'punctual' and c.relname ~ '^(installation|outbox(_[0-3]|_rejected)?)$'
-  and c.relkind not in ('r', 'p')
-order by 1 limit 1";
+where n.nspname = 'punctual' and ",
+    no_table!(),
+    "
+order by 1 limit 1"
+);
 
 /// Returns why the tables of an outbox must not be read, if so.
 pub async fn look_alike(open: &mut PgConnection) -> Result<Option<String>, sqlx::Error> {

@@ -134,7 +134,7 @@ impl Cancels {
         Ok(())
     }
 
-    /// Writes the state of cancelled tasks to entries of names that were locked. See [`NOTE_NAMES`].
+    /// Writes the state of cancelled tasks to entries that were locked: see [`NOTE_NAMES`].
     async fn note_names(&mut self, cancelled: &HashMap<TaskId, Cancelled>) {
         let names = unnoted(cancelled.values());
         if !names.is_empty() {
@@ -300,8 +300,8 @@ pub(in crate::postgres) async fn note_names(
     Ok(())
 }
 
-/// The cancels hold without the note. Only after the retention of receipts, a look-up by name would
-/// miss it.
+/// Logs a failure. The tasks stay cancelled, and look-ups by name tell so until their receipts
+/// expire.
 pub(in crate::postgres) fn tell_unnoted(noted: Result<(), PostgresError>) {
     if let Err(error) = noted {
         tracing::warn!(error = chain(&error), "names do not know that their tasks are cancelled");

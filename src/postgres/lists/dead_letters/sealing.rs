@@ -12,14 +12,14 @@ use crate::sealing::{KeySet, OpenedRecord, OwnedColumns, RecordOwner};
 /// Locks the plain ones, too: `payload-keys reseal` must not seal them for their old topic
 /// meanwhile.
 const LOCK: &str = "-- lock dead letters for another topic
-select id, topic, punctual_sealed_by(headers) is not null as is_sealed,
-  case when punctual_sealed_by(headers) is not null then key end as key,
-  case when punctual_sealed_by(headers) is not null then payload end as payload,
-  case when punctual_sealed_by(headers) is not null then headers end as headers
-from dead_letter
-where id = any($1) and topic <> $2
-order by id
-for update";
+select d.id, d.topic, s.is_sealed, case when s.is_sealed then d.key end as key,
+  case when s.is_sealed then d.payload end as payload,
+  case when s.is_sealed then d.headers end as headers
+from dead_letter d
+cross join lateral (select punctual_sealed_by(d.headers) is not null as is_sealed) s
+where d.id = any($1) and d.topic <> $2
+order by d.id
+for update of d";
 
 const REPLACE: &str = "-- seal dead letters for another topic
 update dead_letter d set key = n.key, payload = n.payload, headers = n.headers
