@@ -93,7 +93,7 @@ impl Near {
             }
             let (place, until) = self.next_run();
             let slice = &mut self.due[place];
-            while slice.next_id().is_some_and(|id| until.is_none_or(|until| id < until)) {
+            while slice.next_id().is_some_and(|id| until.is_none_or(|until| id <= until)) {
                 let is_full =
                     left > 0 && publish(&slice.held, slice.order[slice.position]) == Handed::Full;
                 if left == 0 || is_full {
@@ -485,6 +485,29 @@ mod tests {
             Handed::Over
         }));
         assert_eq!((count, near.next_due_at()), (1, None));
+    }
+
+    /// Postgres has lost a claim in a failover, and the node has claimed the rows again.
+    #[test]
+    fn a_task_of_two_batches_is_handed_over_for_each() {
+        let (bench, mut near) = (Bench::new(no_plan()), Near::default());
+        let due_at = Timestamp::from_micros(START + 10_000);
+        for _claim in 0..2 {
+            let mut builder =
+                BatchBuilder::new(BatchId::new(Timestamp::EPOCH, 0, rand::random()), 2, 0);
+            (1..=2).for_each(|low| push(&mut builder, TaskId::new(due_at, Shard::new(0), low)));
+            let held = bench.in_flight.hold(builder.build(), Past::Fresh, monotonic(0)).unwrap();
+            for slice in slices_of(&held, MILLISECOND) {
+                assert!(near.keep(slice, None).is_none());
+            }
+        }
+        let mut count = 0;
+        assert!(near.ripen(due_at));
+        assert!(!near.hand_over(due_at, |_, _| {
+            count += 1;
+            Handed::Over
+        }));
+        assert_eq!((count, near.next_due_at()), (4, None));
     }
 
     #[test]
