@@ -88,26 +88,19 @@ impl DeliveryOutcome {
     /// `partition`. A negative `partition`: the record had none yet.
     pub(super) fn of_report(code: Code, mode: Mode, partition: i32) -> Self {
         let reason = Reason(code);
-        let has_partition = partition >= 0;
-        Self::Failed(match Meaning::of(code) {
-            Meaning::BadRecord if mode == Mode::Together => {
-                DeliveryFailure::certain(Failure::BatchRefused, reason)
-            }
-            Meaning::BadRecord | Meaning::BadName => {
-                DeliveryFailure::certain(Failure::RefusedForGood, reason)
-            }
-            Meaning::BadNeighbour => DeliveryFailure::certain(Failure::BatchRefused, reason),
-            // An earlier attempt may have been appended, before its acknowledgement was lost and
-            // the right was withdrawn.
-            Meaning::Forbidden => {
-                DeliveryFailure { failure: Failure::Forbidden, reason, maybe_sent: has_partition }
-            }
-            Meaning::NotNow => {
-                DeliveryFailure { failure: Failure::Unavailable, reason, maybe_sent: has_partition }
-            }
-            Meaning::InDoubt if has_partition => DeliveryFailure::unknown(reason),
-            Meaning::InDoubt => DeliveryFailure::certain(Failure::NotSent, reason),
-        })
+        // An earlier attempt may have been appended, before its acknowledgement was lost and the
+        // limit of the topic was lowered, or the right was withdrawn.
+        let maybe_sent = partition >= 0;
+        let failure = match Meaning::of(code) {
+            Meaning::BadRecord if mode == Mode::Together => Failure::BatchRefused,
+            Meaning::BadRecord | Meaning::BadName => Failure::RefusedForGood,
+            Meaning::BadNeighbour => Failure::BatchRefused,
+            Meaning::Forbidden => Failure::Forbidden,
+            Meaning::NotNow => Failure::Unavailable,
+            Meaning::InDoubt if maybe_sent => Failure::Unknown,
+            Meaning::InDoubt => Failure::NotSent,
+        };
+        Self::Failed(DeliveryFailure { failure, reason, maybe_sent })
     }
 }
 
@@ -230,12 +223,12 @@ mod tests {
         DeliveryOutcome::Failed(DeliveryFailure::certain(failure, Reason(code)))
     }
 
+    fn perhaps_sent(failure: Failure, code: Code) -> DeliveryOutcome {
+        DeliveryOutcome::Failed(DeliveryFailure { failure, reason: Reason(code), maybe_sent: true })
+    }
+
     fn unknown(code: Code) -> DeliveryOutcome {
-        DeliveryOutcome::Failed(DeliveryFailure {
-            failure: Failure::Unknown,
-            reason: Reason(code),
-            maybe_sent: true,
-        })
+        perhaps_sent(Failure::Unknown, code)
     }
 
     #[test]
@@ -295,17 +288,23 @@ mod tests {
     #[test]
     fn a_refused_batch_condemns_nobody_and_a_refused_record_is_refused() {
         for code in [Code::MessageSizeTooLarge, Code::MessageBatchTooLarge, Code::InvalidRecord] {
-            assert_eq!(outcome(code), failed(Failure::BatchRefused, code));
-            assert_eq!(
-                DeliveryOutcome::of_report(code, Mode::Alone, 0),
-                failed(Failure::RefusedForGood, code)
-            );
+            let failure_of = |mode, partition| {
+                let report = DeliveryOutcome::of_report(code, mode, partition);
+                let DeliveryOutcome::Failed(failed) = report else { panic!("no failure") };
+                // An attempt before may have been appended.
+                assert_eq!(failed.maybe_sent, partition >= 0, "{code:?}");
+                failed.failure
+            };
+            for partition in [-1, 0] {
+                assert_eq!(failure_of(Mode::Together, partition), Failure::BatchRefused);
+                assert_eq!(failure_of(Mode::Alone, partition), Failure::RefusedForGood);
+            }
             let refused = DeliveryFailure::certain(Failure::RefusedForGood, Reason(code));
             assert_eq!(SendError::of_send(code), SendError::Failed(refused));
         }
         assert_eq!(
             outcome(Code::InvalidDifferentRecord),
-            failed(Failure::BatchRefused, Code::InvalidDifferentRecord)
+            perhaps_sent(Failure::BatchRefused, Code::InvalidDifferentRecord)
         );
     }
 
@@ -321,7 +320,7 @@ mod tests {
             SendError::Failed(DeliveryFailure::certain(Failure::Forbidden, Reason(of_the_topic)))
         );
         assert_eq!(
-            outcome(Code::InvalidTopic),
+            DeliveryOutcome::of_report(Code::InvalidTopic, Mode::Together, -1),
             failed(Failure::RefusedForGood, Code::InvalidTopic)
         );
         let DeliveryOutcome::Failed(of_all) = outcome(Code::ClusterAuthorizationFailed) else {
