@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use punctual::domain::Timestamp;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::process::Child;
@@ -353,4 +354,13 @@ async fn tasks_are_given_while_the_clock_of_the_broker_is_behind_by_more_than_th
         }
     }
     assert_eq!(given, ids);
+    // By its headers alone, 3 of the 12 seconds would be left.
+    submit(api, &topic, 1, "12s").await;
+    let popped = eventually_some("the last one is given", DEADLINE, async || {
+        pop(api, &topic, "1s", 1).await.into_iter().next()
+    });
+    let popped = popped.await;
+    let finish_by = Timestamp::of_rfc3339(popped["finish_by"].as_str().unwrap()).unwrap();
+    let left = finish_by.as_millis() - (now_ms() + 9_000);
+    assert!(left > 8_000, "{left} ms are left of {popped}");
 }

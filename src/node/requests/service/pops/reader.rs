@@ -194,7 +194,7 @@ impl GroupReader {
     }
 
     /// Looks up the tasks of records that the group may have had before, or whose time to run may
-    /// be over. Without an answer they are given: a consumer gets each task at least once.
+    /// be half over. Without an answer they are given: a consumer gets each task at least once.
     async fn look_up(&self, records: &[GroupRecord]) -> Vec<Found> {
         let mut found: Vec<Found> = records.iter().map(|_record| Found::NotAsked).collect();
         let now = self.parts.clock.now_or_wall();
@@ -211,7 +211,7 @@ impl GroupReader {
                 let current = current.get(&attempt.id);
                 if current.is_some_and(|current| current.is_over(attempt.number)) {
                     found[index] = Found::Over;
-                } else if is_past(record, attempt, now) {
+                } else if is_old(record, attempt, now) {
                     match current {
                         Some(CurrentAttempt::Attempt { number, next, .. })
                             if *number == attempt.number =>
@@ -327,7 +327,7 @@ enum Found {
     FinishBy(Timestamp),
 }
 
-/// Returns the end of the time to run of an attempt that is not settled yet, and is over as far as
+/// Returns the end of the time to run of an attempt that is not settled yet, and is old as far as
 /// its headers tell. The clock of the broker is behind that of the cluster then, and the time
 /// begins at the settle.
 fn unsettled(record: &GroupRecord, attempt: AttemptHeaders, now: Timestamp) -> Found {
@@ -338,19 +338,22 @@ fn unsettled(record: &GroupRecord, attempt: AttemptHeaders, now: Timestamp) -> F
     }
 }
 
-/// Returns the task of a record that the group may have had before it came to this member, or whose
-/// time to run is over as far as its headers tell: its consumer may have extended it. A record from
-/// the future was appended before the clock was set back. `now` is by the cluster's clock.
+/// Returns the task of a record that the group may have had before it came to this member, or that
+/// is old. A record from the future was appended before the clock was set back. `now` is by the
+/// cluster's clock.
 fn doubtful_task(record: &GroupRecord, now: Timestamp) -> Option<TaskId> {
     let attempt = record.attempt?;
     let age = clock::monotonic().since(record.assignment.since);
     let is_early = record.record.at.plus(age) <= now.plus(CLOCKS_DIFFER_MAX);
     let is_of_future = record.record.at > now.plus(CLOCKS_DIFFER_MAX);
-    (is_early || is_of_future || is_past(record, attempt, now)).then_some(attempt.id)
+    (is_early || is_of_future || is_old(record, attempt, now)).then_some(attempt.id)
 }
 
-fn is_past(record: &GroupRecord, attempt: AttemptHeaders, now: Timestamp) -> bool {
-    record.record.at.plus(attempt.ttr) <= now
+/// Returns true when half of the time to run, or a long part of it, is over as far as the headers
+/// tell. They do not tell that its consumer has extended it, nor that the clock of the broker is
+/// behind that of the cluster.
+fn is_old(record: &GroupRecord, attempt: AttemptHeaders, now: Timestamp) -> bool {
+    record.record.at.plus((attempt.ttr / 2).min(CLOCKS_DIFFER_MAX)) <= now
 }
 
 fn read_of(topic: &TopicName, read: GroupRecord, found: Found) -> ReadRecord {
