@@ -128,15 +128,13 @@ impl Claimer {
     /// Claims until the node drains.
     pub async fn run(mut self) -> Result<(), TaskFailure> {
         let mut sweeps = self.shared.calls.sweep.subscribe();
+        let _running = self.progress.begin(self.index);
         let mut wait = self.pace.tick;
         let mut began_at = clock::monotonic();
         loop {
             let takes_late = self.index == 0 && self.retry == RETRY_MIN && self.now().is_some();
             tokio::select! {
-                () = self.draining.cancelled() => {
-                    self.progress.end(self.index);
-                    return Ok(());
-                }
+                () = self.draining.cancelled() => return Ok(()),
                 // While a topic is unavailable or there is no room, every insert sends a wake-up. A
                 // turn for each would make as many claims as there are inserts. Wake-ups do not
                 // shorten the pause after a failure, either.

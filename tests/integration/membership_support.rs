@@ -130,7 +130,7 @@ impl Node {
             (Arc::clone(&broker), LoopProgress::new(1), Arc::new(ClusterClock::default()));
         // As for a claim loop that has run and is not expected to run again.
         progress.tick(0);
-        progress.end(0);
+        drop(progress.begin(0));
         let settings = MembershipSettings {
             node: id,
             name: name.to_owned(),

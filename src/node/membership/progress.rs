@@ -32,6 +32,19 @@ pub struct LoopProgress {
     settles: Arc<Mutex<Streak>>,
 }
 
+/// A loop that has not ended.
+#[derive(Debug)]
+pub struct RunningLoop {
+    progress: LoopProgress,
+    loop_index: usize,
+}
+
+impl Drop for RunningLoop {
+    fn drop(&mut self) {
+        self.progress.store(self.loop_index, ENDED);
+    }
+}
+
 /// The part of the wedged node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wedged {
@@ -71,9 +84,10 @@ impl LoopProgress {
         self.tick_at(loop_index, clock::monotonic());
     }
 
-    /// Records that the loop has ended properly and no longer counts.
-    pub fn end(&self, loop_index: usize) {
-        self.store(loop_index, ENDED);
+    /// Returns the mark of a running loop. Once it is dropped, also by a panic, the loop has ended
+    /// and no longer counts: the node drains then, and must go on with its heartbeats.
+    pub fn begin(&self, loop_index: usize) -> RunningLoop {
+        RunningLoop { progress: self.clone(), loop_index }
     }
 
     /// Returns false until every loop has made its first turn: until then, nobody would claim from
@@ -241,7 +255,7 @@ mod tests {
         let progress = LoopProgress::new(2);
         progress.tick_at(1, at(0));
         assert!(!progress.has_begun());
-        progress.end(1);
+        drop(progress.begin(1));
         assert_eq!(progress.wedged(at(1_000)), None);
         progress.tick_at(0, at(1_000));
         assert!(progress.has_begun(), "what has ended has begun");
