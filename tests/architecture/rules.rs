@@ -175,7 +175,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("opentelemetry_http", &["telemetry::traces"]),
     ("opentelemetry_otlp", &["telemetry::traces"]),
     ("opentelemetry_sdk", &["telemetry::traces"]),
-    ("percent_encoding", &["api::server::console", "client", "console"]),
+    ("percent_encoding", &["api::request", "api::server::console", "client", "console"]),
     ("procfs", &["bench::cpu", "telemetry::process"]),
     ("prometheus_client", &["telemetry"]),
     ("rdkafka", &["kafka"]),

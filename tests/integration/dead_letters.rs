@@ -408,3 +408,45 @@ async fn dead_letters_are_redriven_to_another_topic_and_have_no_names_there() {
     let by_name = api.get(&format!("/v1/topics/{topic}/tasks/name")).await;
     assert_eq!(by_name.status, 404, "{}", by_name.text);
 }
+
+#[tokio::test]
+async fn a_redriven_task_does_not_show_a_name_that_another_task_has_by_now() {
+    let cluster = Cluster::start("redriven-name").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    load(&cluster, &topic, 4).await;
+    let others = "insert into task_name (topic, name, id, row_id, expires_at)
+        select topic, name, gen_random_uuid(), gen_random_uuid(), now() + interval '1 day'
+        from dead_letter where name is not null limit 1";
+    sqlx::query(others).execute(&cluster.sql).await.unwrap();
+    let named = "select id from dead_letter where name is not null order by id";
+    let named: Vec<Uuid> = sqlx::query_scalar(named).fetch_all(&cluster.sql).await.unwrap();
+    let redriven = redrive(api, named[0]).await;
+    assert_eq!((redriven.status, &redriven.json()["name"]), (200, &Value::Null));
+    sqlx::query("delete from task_name").execute(&cluster.sql).await.unwrap();
+    assert_eq!(redrive(api, named[1]).await.json()["name"], "name");
+    let holder = "select id from task_name";
+    let holder: Vec<Uuid> = sqlx::query_scalar(holder).fetch_all(&cluster.sql).await.unwrap();
+    assert_eq!(holder, [named[1]]);
+}
+
+#[tokio::test]
+async fn no_topic_is_left_out_of_the_pages_of_topics() {
+    let cluster = Cluster::start("many-topics-listed").await;
+    let node = cluster.node().await;
+    let fill = "insert into task_far (shard, id, topic)
+        select 0, (lpad(to_hex($1 + n), 12, '0') || substr(md5(n::text), 1, 20))::uuid,
+          'topic-' || n
+        from generate_series(1, 1500) n";
+    let in_a_year = now_ms() + 365 * 86_400_000;
+    sqlx::query(fill).bind(in_a_year).execute(&cluster.sql).await.unwrap();
+    let mut listed = 0;
+    let mut page = node.api().look("/v1/topics?limit=1000").await.json();
+    loop {
+        listed += page["topics"].as_array().unwrap().len();
+        let Some(after) = page["next_after"].as_str().map(str::to_owned) else { break };
+        page = node.api().look(&format!("/v1/topics?limit=1000&after={after}")).await.json();
+    }
+    assert_eq!(listed, 1500);
+}

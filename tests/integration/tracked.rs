@@ -434,7 +434,9 @@ async fn silence_uses_up_all_attempts_and_a_redrive_goes_on_counting() {
     );
     assert_eq!(scene.number("select count(*) from task_name where outcome = 3").await, 1);
     let letters = DeadLetters::new(&scene.settings, HOUR, 1);
-    letters.redrive(first, None).await.unwrap().unwrap();
+    let redriven = letters.redrive(first, None).await.unwrap().unwrap().view;
+    let attempt = redriven.tracked.unwrap().attempt;
+    assert_eq!((redriven.state, attempt), (TaskState::Retrying, 2), "as a look-up shows it");
     assert_eq!(scene.verdict(&fail(first, 2)).await, Verdict::RetryingAsBefore);
     let third = scene.claim().await;
     let row = TrackedRow::decode(third.task(0).tracking.unwrap()).unwrap();

@@ -321,7 +321,8 @@ pub async fn backfill(
     let (topic, name) = place_of(&guard, path)?;
     let permit: Permit<ScheduleRight> = guard.permit(&topic)?;
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
-    let now = shared.service.arrival().unwrap_or_default();
+    let unknown = || Problem::unavailable("the time is unknown until Postgres has answered");
+    let now = shared.service.arrival().ok_or_else(unknown)?;
     let read = move |text: &str| schedule::backfill(text, now);
     let wanted = body::parse(&shared, deadline, bytes, read).await?;
     if wanted.is_dry_run {

@@ -1,5 +1,6 @@
 //! The bodies of answers, and a task in JSON.
 
+mod readable;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use self::readable::is_readable;
 use super::times::Rfc3339;
 use super::tracked::TrackedJson;
 use crate::api::dev_port::PublishedRecord;
@@ -181,8 +183,8 @@ fn text_or_binary(bytes: &[u8]) -> Bytes<'_> {
 fn json_or_other(bytes: &[u8]) -> Bytes<'_> {
     let Ok(text) = std::str::from_utf8(bytes) else { return Bytes::Binary(bytes) };
     // White space around the JSON would be lost, so a payload with some is text.
-    let json =
-        serde_json::from_str::<&RawValue>(text).ok().filter(|json| json.get().len() == text.len());
+    let json = serde_json::from_str::<&RawValue>(text).ok();
+    let json = json.filter(|json| json.get().len() == text.len() && is_readable(text));
     json.map_or(Bytes::Text(text), Bytes::Json)
 }
 

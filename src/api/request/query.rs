@@ -2,6 +2,7 @@
 
 use axum::extract::Query;
 use axum::http::Uri;
+use percent_encoding::percent_decode_str;
 
 use crate::api::json::times;
 use crate::api::json::values::shown;
@@ -40,6 +41,16 @@ pub fn submitter_of(text: &str, name: &'static str) -> Result<PrincipalName, Pro
     }
 }
 
+/// Refuses a query with a wrong percent-encoding: the decoder would replace what it cannot read, and
+/// the request would be about something else.
+fn check_query(query: &str) -> Result<(), Problem> {
+    if is_percent_encoded(query) && percent_decode_str(query).decode_utf8().is_ok() {
+        return Ok(());
+    }
+    let detail = "the query is not UTF-8 in percent-encoding; write % itself as %25";
+    Err(Problem::new(ProblemType::InvalidValue, detail))
+}
+
 fn is_percent_encoded(path: &str) -> bool {
     path.split('%')
         .skip(1)
@@ -56,6 +67,7 @@ pub struct Parameters(Vec<(String, String)>);
 impl Parameters {
     /// Reads the parameters. Refuses names that are not in `names`, and names that occur twice.
     pub fn read(uri: &Uri, names: &[&str]) -> Result<Self, Problem> {
+        check_query(uri.query().unwrap_or_default())?;
         let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|error| {
             Problem::new(ProblemType::InvalidValue, format!("the query cannot be read: {error}"))
         })?;
@@ -172,6 +184,14 @@ mod tests {
         assert!(read("").unwrap().get("topic").is_none());
         assert_eq!(read("dry_run=true").unwrap_err().kind(), ProblemType::UnknownField);
         assert_eq!(read("topic=a&topic=a").unwrap_err().kind(), ProblemType::DuplicateField);
+    }
+
+    #[test]
+    fn a_query_that_is_not_utf8_selects_nothing_else() {
+        assert_eq!(read("topic=caf%C3%A9").unwrap().get("topic"), Some("café"));
+        for wrong in ["topic=caf%E9", "topic=%FF", "topic=%C3", "topic=100%", "topic=%zz"] {
+            assert_eq!(read(wrong).unwrap_err().kind(), ProblemType::InvalidValue, "{wrong}");
+        }
     }
 
     #[test]

@@ -101,6 +101,18 @@ impl Lists {
             self.counter.count(rand::random(), state).await.map_err(unavailable_of_read)?;
         Ok(counts_of(&counted, permit))
     }
+
+    /// Returns the pending tasks of each topic that has some.
+    pub async fn topic_counts(
+        &self,
+        permit: &ListPermit,
+    ) -> Result<Vec<(TopicName, Figure)>, Unavailable> {
+        let counted =
+            self.counter.count(rand::random(), None).await.map_err(unavailable_of_read)?;
+        let topics = counted.topics(|topic| permit.covers(&TopicName::stored(topic)));
+        let figure = |task_count| Figure { task_count, is_exact: counted.is_exact };
+        Ok(topics.iter().map(|(topic, count)| (TopicName::stored(topic), figure(*count))).collect())
+    }
 }
 
 fn counts_of(counted: &CountResult, permit: &ListPermit) -> PendingCounts {

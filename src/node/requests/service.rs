@@ -410,15 +410,14 @@ impl Service {
     ) -> Result<Vec<TopicView>, Unavailable> {
         answer_by_model!(self, model => Ok(model.topics.list(permit, after, limit)));
         let parts = self.opened()?;
-        let counts = Box::pin(parts.lists.counts(permit, None)).await?;
+        let counted = Box::pin(parts.lists.topic_counts(permit)).await?;
         let stored = parts.topics.all().await?;
         let dead = parts.lists.dead_topics(after).await?;
         let mut topics: BTreeMap<TopicName, TopicView> = BTreeMap::new();
-        let counted = counts.topics.into_iter().map(|(topic, figure)| {
+        topics.extend(counted.into_iter().map(|(topic, figure)| {
             let stored = StoredTopic::plain(topic.clone());
             (topic, TopicView { pending: Some(figure), ..stored.into() })
-        });
-        topics.extend(counted);
+        }));
         for topic in dead.into_iter().filter(|topic| permit.covers(topic)) {
             let stored = StoredTopic::plain(topic.clone());
             topics.entry(topic).or_insert_with(|| stored.into());

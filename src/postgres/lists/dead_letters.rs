@@ -159,8 +159,9 @@ const DROP_MANY: &str = concat!(
 /// time is a millisecond behind Postgres's clock, so the id differs from all former rows of the
 /// task.
 ///
-/// A task redriven to another topic has no name there, and the name in the former topic is free:
-/// names belong to topics, and so do the rights to look up names.
+/// A task keeps its name, unless another task has it by now; of several with one name, the latest
+/// gets it. A task redriven to another topic has no name there, and the name in the former topic is
+/// free: names belong to topics, and so do the rights to look up names.
 macro_rules! redrive {
     ($what:literal, $retention:literal, $by:literal, $to:literal, $gone:expr) => {
         concat!(
@@ -179,8 +180,12 @@ with clock as materialized (
             "::text, g.topic) as to_topic,
     case when g.topic = coalesce(",
             $to,
-            "::text, g.topic) then g.name end as to_name
-  from gone g cross join clock c
+            "::text, g.topic) and g.id = coalesce(n.id,
+      first_value(g.id) over (partition by g.topic, g.name order by g.id desc))
+      then g.name end as to_name
+  from gone g
+  cross join clock c
+  left join task_name n on n.topic = g.topic and n.name = g.name
 ), near as (
   insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt, submitted_by,
     submitted_at, tracking, moved_to)
@@ -205,14 +210,12 @@ with clock as materialized (
   where p.to_name is null and n.topic = p.topic and n.name = p.name and n.id = p.id
 ), named as (
   insert into task_name as n (topic, name, id, row_id, expires_at)
-  select distinct on (p.topic, p.name) p.topic, p.name, p.id, p.next_id,
-    punctual_time(p.next_id) + make_interval(secs => ",
+  select topic, to_name, id, next_id, punctual_time(next_id) + make_interval(secs => ",
             $retention,
             ")
-  from put p
-  left join task_name e on e.topic = p.topic and e.name = p.name and e.id = p.id
-  where p.to_name is not null
-  order by p.topic, p.name, e.id is null, p.id desc
+  from put
+  where to_name is not null
+  order by topic, to_name
   on conflict (topic, name) do update
     set row_id = excluded.row_id, outcome = null,
       expires_at = greatest(n.expires_at, excluded.expires_at)
@@ -234,6 +237,7 @@ const REDRIVE: &str = concat!(
     "(select id, to_topic as topic, to_name as name, attempt, key, payload,
   punctual_without_expiry(headers) as headers,
   null::text as reason, null::bigint as died_at, next_id, tracking, moved_to,
+  punctual_attempts_before(tracking) as attempts_before,
   (select p.name from principal p where p.id = put.submitted_by) as submitted_by, submitted_at
 from put)"
 );
@@ -407,8 +411,16 @@ impl DeadLetters {
             let row = query.bind(to.map(TopicName::as_str)).fetch_optional(open).await?;
             row.map(|row| {
                 let first = TaskId::from_uuid(row.try_get("id")?);
-                let view = view_of_row(&row, first, TaskState::Scheduled, keys)?;
-                Ok(Redriven { row: TaskId::from_uuid(row.try_get("next_id")?), view })
+                let next = TaskId::from_uuid(row.try_get("next_id")?);
+                let mut view = view_of_row(&row, first, TaskState::Scheduled, keys)?;
+                if let Some(tracked) = &mut view.tracked {
+                    tracked.attempt = row.try_get::<i16, _>("attempts_before")?.saturating_as();
+                    if tracked.attempt > 0 {
+                        view.state = TaskState::Retrying;
+                        tracked.next_at = Some(next.due_at());
+                    }
+                }
+                Ok(Redriven { row: next, view })
             })
             .transpose()
         };

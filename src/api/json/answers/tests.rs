@@ -79,6 +79,7 @@ fn payloads_are_answered_so_that_submitting_them_again_gives_the_same_bytes() {
         (b"1 ", r#""payload_text":"1 ""#),
         (b"", r#""payload_text":"""#),
         (b"{", r#""payload_text":"{""#),
+        (br#""\ud800""#, r#""payload_text":"\"\\ud800\"""#),
         (b"\xff", r#""payload_base64":"/w==""#),
     ] {
         assert!(json(Some(payload)).ends_with(&format!("{member}}}")), "{payload:?}");

@@ -93,7 +93,8 @@ fn popped_task() -> Value {
         "payload": { "description": "The record's value, if it is JSON: byte for byte as \
                                      submitted." },
         "payload_text": { "type": "string", "description": "The record's value, if it is UTF-8 but \
-            not JSON." },
+            no JSON, or JSON that many parsers refuse: nested more than 127 times, with half of a \
+            surrogate pair, or with a number beyond a double." },
         "payload_base64": described("Base64", "The record's value, if it is not UTF-8."),
         "tombstone": { "const": true, "description": "The record's value is null." },
     });
