@@ -28,6 +28,8 @@ const STOP_DEADLINE: Duration = Duration::from_secs(20);
 const WORDS_MAX: u64 = 4096;
 /// The name of Postgres's user and of its database.
 pub const USER: &str = "postgres";
+/// The port in the name of its socket. It listens nowhere else.
+pub const PORT: u16 = 5432;
 
 /// A running Postgres, with its supervisor.
 #[derive(Debug)]
@@ -90,7 +92,8 @@ impl PostgresServer {
                 byte => format!("%{byte:02X}"),
             })
             .collect();
-        format!("postgres:///{USER}?host={encoded}&user={USER}")
+        // All that a variable such as PGSSLMODE would decide otherwise.
+        format!("postgres:///{USER}?host={encoded}&port={PORT}&user={USER}&sslmode=disable")
     }
 
     /// Waits until the server ends by itself, and returns the reason.

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 
-use super::postgres_server::USER;
+use super::postgres_server::{PORT, USER};
 use crate::config::SupervisorSettings;
 use crate::error_chain::chain;
 use crate::shutdown::TaskFailure;
@@ -45,6 +45,18 @@ pub async fn supervise_postgres(settings: SupervisorSettings) -> Result<(), Task
 }
 
 async fn supervise(settings: &SupervisorSettings) -> Result<(), TaskFailure> {
+    // The supervisor of a dev server that was killed may still be stopping its Postgres. That takes
+    // STOP_DEADLINE at most.
+    let turn = settings.folder.join("supervisor.lock");
+    let turn = File::create(&turn)
+        .and_then(|file| file.lock().map(|()| file))
+        .map_err(|error| format!("lock {}: {error}", turn.display()))?;
+    let supervised = supervise_alone(settings).await;
+    drop(turn);
+    supervised
+}
+
+async fn supervise_alone(settings: &SupervisorSettings) -> Result<(), TaskFailure> {
     let data = settings.folder.join("data");
     if !data.join("PG_VERSION").is_file() {
         initialise(settings, &data).await?;
@@ -56,12 +68,12 @@ async fn supervise(settings: &SupervisorSettings) -> Result<(), TaskFailure> {
         .args(["-c", "listen_addresses=", "-c", "max_connections=50", "-c", "shared_buffers=64MB"])
         // There is no password, and a folder of --data may be open to others.
         .args(["-c", "unix_socket_permissions=0700"])
-        .arg("-c")
+        .args(["-c", &format!("port={PORT}"), "-c"])
         .arg(format!("unix_socket_directories={}", settings.folder.display()))
         .stdout(File::create(&log)?)
         .stderr(File::options().append(true).open(&log)?)
         .spawn()
-        .map_err(|error| format!("start postgres: {error}"))?;
+        .map_err(|error| not_started(settings, "postgres", &error))?;
     let mut signals = Signals::listen(&[EndSignal::Hangup, EndSignal::Terminate])?;
     let leash = leash()?;
     tokio::select! {
@@ -97,7 +109,7 @@ async fn initialise(settings: &SupervisorSettings, data: &Path) -> Result<(), Ta
         .args(["--auth=trust", "--username", USER])
         .output()
         .await
-        .map_err(|error| format!("start initdb: {error}"))?;
+        .map_err(|error| not_started(settings, "initdb", &error))?;
     if output.status.success() {
         return Ok(());
     }
@@ -109,10 +121,24 @@ async fn initialise(settings: &SupervisorSettings, data: &Path) -> Result<(), Ta
 fn program(settings: &SupervisorSettings, name: &str) -> Command {
     let mut command = Command::new(settings.programs.join(name));
     command.current_dir(&settings.folder).stdin(Stdio::null());
+    for of_other_servers in ["PGDATA", "PGOPTIONS", "PGPORT"] {
+        command.env_remove(of_other_servers);
+    }
     if let Some((user, group)) = settings.runs_as {
         command.uid(user).gid(group);
     }
     command
+}
+
+fn not_started(settings: &SupervisorSettings, name: &str, error: &io::Error) -> String {
+    match settings.runs_as {
+        Some((user, _)) if error.kind() == io::ErrorKind::PermissionDenied => format!(
+            "start {name}: Postgres refuses to run as root, and the user {user} may not enter {}; \
+             give --data (or TMPDIR) a folder that is not in a private one such as /root",
+            settings.folder.display()
+        ),
+        _ => format!("start {name}: {error}"),
+    }
 }
 
 /// Stops Postgres. Data that is to be removed needs no checkpoint.

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use rdkafka::ClientConfig;
+use rdkafka::producer::{BaseProducer, Producer as _};
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::postgres::PgConnectOptions;
@@ -497,4 +499,26 @@ async fn python_reads_from_the_broker() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn go_reads_from_the_broker() {
     check(": ", |kafka| example(&[".stack/examples/go/consume"], kafka)).await;
+}
+
+/// It would wait for its first transaction, without a reason.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transactional_producer_is_refused_by_the_broker_with_the_reason() {
+    let dev = DevServer::own().await;
+    let producer: BaseProducer = ClientConfig::new()
+        .set("bootstrap.servers", &dev.kafka)
+        .set("transactional.id", "orders")
+        .create()
+        .unwrap();
+    let refused = tokio::task::spawn_blocking(move || producer.init_transactions(SOON));
+    let refused = refused.await.unwrap().unwrap_err().to_string();
+    assert!(refused.contains("has no transactions"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn variables_for_other_servers_of_postgres_do_not_count() {
+    let mut command = command(&["--kafka-port", "0"]);
+    command.env("PGSSLMODE", "verify-full").env("PGPORT", "5433");
+    let dev = DevServer::spawn(command).await;
+    assert_eq!(dev.api.get("/readyz").await.status, 200);
 }

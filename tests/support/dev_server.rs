@@ -34,7 +34,12 @@ pub fn command(arguments: &[&str]) -> Command {
 impl DevServer {
     /// Starts with `arguments`, and waits until it is ready.
     pub async fn start(arguments: &[&str]) -> Self {
-        let mut child = command(arguments).spawn().unwrap();
+        Self::spawn(command(arguments)).await
+    }
+
+    /// As [`Self::start`], with a command from [`command`].
+    pub async fn spawn(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = tokio::time::timeout(START_DEADLINE, lines.next_line()).await;
         let line = line.expect("dev starts in time").unwrap();

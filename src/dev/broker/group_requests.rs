@@ -19,10 +19,10 @@ use kafka_protocol::messages::offset_fetch_response::{
     OffsetFetchResponseTopic, OffsetFetchResponseTopics,
 };
 use kafka_protocol::messages::{
-    FindCoordinatorRequest, FindCoordinatorResponse, GroupId, HeartbeatRequest, HeartbeatResponse,
-    JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, ListGroupsResponse,
-    OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse,
-    SyncGroupRequest, SyncGroupResponse, TopicName,
+    BrokerId, FindCoordinatorRequest, FindCoordinatorResponse, GroupId, HeartbeatRequest,
+    HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse,
+    ListGroupsResponse, OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest,
+    OffsetFetchResponse, SyncGroupRequest, SyncGroupResponse, TopicName,
 };
 
 use super::connection::Call;
@@ -32,13 +32,35 @@ use super::requests::text;
 use super::state::Broker;
 use crate::clock;
 
+/// The type of a coordinator's key that is the id of a transactional producer.
+const TRANSACTION: i8 = 1;
+const NO_TRANSACTIONS: (ResponseError, &str) = (
+    ResponseError::TransactionalIdAuthorizationFailed,
+    "the broker of `punctual dev` has no transactions; give it a Kafka with --kafka",
+);
+
 /// The partitions that are asked for, by topic.
 type Wanted = BTreeMap<String, Vec<i32>>;
 
 impl Broker {
+    /// Names this broker. A client that wants the coordinator of transactions gets the reason why
+    /// there is none: otherwise it would wait for its transaction to begin.
     pub(super) fn find_coordinator(&self, mut call: Call) -> Result<Bytes, BrokerError> {
         let request: FindCoordinatorRequest = call.read()?;
         let answer = FindCoordinatorResponse::default();
+        if request.key_type == TRANSACTION {
+            let (error, reason) = (NO_TRANSACTIONS.0.code(), Some(text(NO_TRANSACTIONS.1)));
+            if call.version < 4 {
+                let answer = answer.with_error_code(error).with_error_message(reason);
+                return call.answer(&answer.with_node_id(BrokerId(-1)));
+            }
+            let of = |key| {
+                let coordinator = Coordinator::default().with_key(key).with_node_id(BrokerId(-1));
+                coordinator.with_error_code(error).with_error_message(reason.clone())
+            };
+            let coordinators = request.coordinator_keys.into_iter().map(of).collect();
+            return call.answer(&answer.with_coordinators(coordinators));
+        }
         if call.version < 4 {
             let answer = answer.with_node_id(self.id()).with_host(self.host());
             return call.answer(&answer.with_port(self.port()));

@@ -206,6 +206,13 @@ impl Groups {
         groups.map(|(name, group)| (name.clone(), group.protocol_type.clone())).collect()
     }
 
+    /// Forgets the offsets of a deleted topic: another one may get its name.
+    pub fn forget_topic(&mut self, topic: &str) {
+        for group in self.groups.values_mut() {
+            group.offsets.retain(|(of, _partition), _| of != topic);
+        }
+    }
+
     /// Ends sessions and joins whose time is over.
     pub fn tick(&mut self, now: Monotonic) {
         self.groups.values_mut().for_each(|group| group.tick(now));
@@ -216,9 +223,18 @@ impl Groups {
             return Err(ResponseError::InvalidGroupId);
         }
         if self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(group) {
-            return Err(ResponseError::GroupMaxSizeReached);
+            self.forget_one()?;
         }
         Ok(self.groups.entry(group.to_owned()).or_default())
+    }
+
+    /// Makes room for another group. Takes a group without members, at best one without offsets.
+    fn forget_one(&mut self) -> Result<(), ResponseError> {
+        let idle = self.groups.iter().filter(|(_, group)| group.members.is_empty());
+        let least = idle.min_by_key(|(_, group)| group.offsets.len());
+        let name = least.map(|(name, _)| name.clone()).ok_or(ResponseError::GroupMaxSizeReached)?;
+        self.groups.remove(&name);
+        Ok(())
     }
 }
 
@@ -485,6 +501,30 @@ mod tests {
         assert_eq!(groups.committed("alone", "demo", 2), Some((17, "mine")));
         assert_eq!(groups.committed("g", "demo", 2), None);
         assert_eq!(groups.places("alone"), [("demo".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn a_topic_that_is_made_anew_has_no_offsets_of_the_former_one() {
+        let mut groups = Groups::default();
+        groups.may_commit("g", "", -1, at(0)).unwrap();
+        for topic in ["demo", "other"] {
+            groups.commit("g", (topic.to_owned(), 0), (3, String::new()));
+        }
+        groups.forget_topic("demo");
+        assert_eq!(groups.places("g"), [("other".to_owned(), 0)]);
+    }
+
+    #[test]
+    fn beyond_the_limit_a_new_group_takes_the_place_of_one_without_members() {
+        let mut groups = group_of_a();
+        groups.may_commit("kept", "", -1, at(0)).unwrap();
+        groups.commit("kept", ("demo".to_owned(), 0), (3, String::new()));
+        for number in 0..GROUPS_MAX {
+            groups.may_commit(&format!("{number}"), "", -1, at(0)).unwrap();
+        }
+        assert_eq!(groups.all().len(), GROUPS_MAX);
+        assert_eq!(groups.heartbeat("g", "a", 1, at(1)), Ok(()));
+        assert_eq!(groups.committed("kept", "demo", 0), Some((3, "")));
     }
 
     #[test]

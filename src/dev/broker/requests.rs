@@ -42,6 +42,8 @@ use crate::domain::Timestamp;
 
 /// The only broker. Some clients take 0 for a missing one.
 const BROKER: BrokerId = BrokerId(1);
+/// The message of a topic with a wrong number of partitions.
+const PARTITIONS: &str = "the broker of `punctual dev` has 1 to 1,000 partitions in all";
 const CLUSTER: StrBytes = StrBytes::from_static_str("punctual-dev");
 /// Kafka's own default.
 const RECORD_BYTES_MAX: usize = 1_048_588;
@@ -327,12 +329,14 @@ impl Broker {
                     .with_num_partitions(partitions.saturating_as())
                     .with_replication_factor(1),
                 Err(reason) => {
-                    let error = match reason {
-                        NotCreated::Exists => ResponseError::TopicAlreadyExists,
-                        NotCreated::InvalidName => ResponseError::InvalidTopicException,
-                        NotCreated::InvalidPartitions => ResponseError::InvalidPartitions,
+                    let (error, detail) = match reason {
+                        NotCreated::Exists => (ResponseError::TopicAlreadyExists, None),
+                        NotCreated::InvalidName => (ResponseError::InvalidTopicException, None),
+                        NotCreated::InvalidPartitions => {
+                            (ResponseError::InvalidPartitions, Some(text(PARTITIONS)))
+                        }
                     };
-                    result.with_error_code(error.code())
+                    result.with_error_code(error.code()).with_error_message(detail)
                 }
             }
         };
@@ -346,6 +350,7 @@ impl Broker {
         let mut topics = self.shared.topics.lock();
         let delete = |name: TopicName| {
             let is_deleted = topics.delete(name.0.as_str());
+            self.shared.groups.lock().forget_topic(name.0.as_str());
             let code = if is_deleted { 0 } else { ResponseError::UnknownTopicOrPartition.code() };
             DeletableTopicResult::default().with_name(Some(name)).with_error_code(code)
         };
