@@ -41,5 +41,6 @@ pub use reader::group::{Assignment, AttemptHeaders, GroupMember, GroupRecord, Gr
 pub use reader::{Appended, AppendedAttempt, ReadError, ReadMode, TopicReader};
 pub use settings::{
     ClientError, KafkaProperties, KafkaSettings, Mode, is_property, problems_of_properties,
+    try_properties,
 };
 pub use topics::{LookUpError, TopicCache, TopicFacts};

@@ -371,7 +371,7 @@ mod tests {
 
     fn peer(uri: &str) -> PeerCertificate {
         let names = vec![PeerName::uri(uri).unwrap()];
-        PeerCertificate { id: Fingerprint::of(b"a certificate"), names }
+        PeerCertificate { id: Fingerprint::of(b"a certificate"), names, until: Timestamp::MAX }
     }
 
     #[test]

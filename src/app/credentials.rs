@@ -13,7 +13,7 @@ use crate::config::{
 };
 use crate::domain::Throttle;
 use crate::etcd::{Credentials as EtcdCredentials, EtcdSettings};
-use crate::kafka::KafkaProperties;
+use crate::kafka::{self, KafkaProperties};
 use crate::postgres::PostgresSettings;
 use crate::shutdown::{TaskFailure, Tasks};
 use crate::telemetry::{Counter, Registry};
@@ -89,15 +89,7 @@ impl CredentialKeeper {
     }
 
     fn check(&mut self, settings: impl FnOnce() -> Result<config::Invocation, CommandRefusal>) {
-        let pairs = self.servers.kafka.pairs();
-        let by_kafka = read(&named_files(&pairs));
-        let is_new = |(new, old): (&Content, &Content)| new.is_some() && new != old;
-        if by_kafka.iter().zip(&self.seen_by_kafka).any(is_new) {
-            tracing::info!("files of the login to Kafka have changed");
-            // The clients that are made now read these files.
-            self.seen_by_kafka = by_kafka;
-            self.servers.kafka.replace(pairs.to_vec());
-        }
+        self.check_files_of_kafka();
         let found = read(&self.files);
         if found == self.seen && !self.is_wrong {
             return;
@@ -120,15 +112,37 @@ impl CredentialKeeper {
                 self.said.reset();
                 tracing::info!("read the changed credentials for servers");
             }
-            Some(reason) => {
-                self.failures.inc();
-                if self.said.lets_through(clock::monotonic()) {
-                    tracing::error!(
-                        reason,
-                        "changed credentials for servers are refused; the previous ones stay"
-                    );
-                }
+            Some(reason) => self.refuse(&reason),
+        }
+    }
+
+    /// Has the clients of Kafka made anew when the files of their properties have changed. While no
+    /// client can be made with the files, the clients stay.
+    fn check_files_of_kafka(&mut self) {
+        let pairs = self.servers.kafka.pairs();
+        let by_kafka = read(&named_files(&pairs));
+        let is_new = |(new, old): (&Content, &Content)| new.is_some() && new != old;
+        if !by_kafka.iter().zip(&self.seen_by_kafka).any(is_new) {
+            return;
+        }
+        match kafka::try_properties(&pairs) {
+            Ok(()) => {
+                tracing::info!("files of the login to Kafka have changed");
+                // The clients that are made now read these files.
+                self.seen_by_kafka = by_kafka;
+                self.servers.kafka.replace(pairs.to_vec());
             }
+            Err(reason) => self.refuse(&reason),
+        }
+    }
+
+    fn refuse(&mut self, reason: &str) {
+        self.failures.inc();
+        if self.said.lets_through(clock::monotonic()) {
+            tracing::error!(
+                reason,
+                "changed credentials for servers are refused; the previous ones stay"
+            );
         }
     }
 
@@ -141,6 +155,9 @@ impl CredentialKeeper {
                 "only Kafka properties that begin with {} can change without a restart",
                 CHANGEABLE.join(", ")
             ));
+        }
+        if *old != *new {
+            kafka::try_properties(&new)?;
         }
         self.servers.postgres.replace_credentials(settings.database_url.expose())?;
         if *old != *new {
@@ -314,5 +331,23 @@ mod tests {
         fs::write(&file, "two").unwrap();
         assert_eq!((bench.check(), bench.version()), ((false, 0), 1));
         assert_eq!((bench.check(), bench.version()), ((false, 0), 1));
+    }
+
+    #[test]
+    fn no_client_is_made_anew_with_a_certificate_that_is_none() {
+        let folder = Folder::temporary();
+        let file = folder.path("ca.pem");
+        let certified =
+            || rcgen::generate_simple_self_signed(vec!["kafka".to_owned()]).unwrap().cert.pem();
+        fs::write(&file, certified()).unwrap();
+        let properties = format!("security.protocol=SSL\nssl.ca.location={}", file.display());
+        let mut bench = Bench::new(&properties);
+        assert_eq!((bench.check(), bench.version()), ((false, 0), 0));
+        for failures in 1..=2 {
+            fs::write(&file, "half of a certificate").unwrap();
+            assert_eq!((bench.check(), bench.version()), ((false, failures), 0));
+        }
+        fs::write(&file, certified()).unwrap();
+        assert_eq!((bench.check(), bench.version()), ((false, 2), 1));
     }
 }

@@ -43,18 +43,24 @@ pub(super) struct Waivers {
     pub plaintext_behind_proxy: bool,
 }
 
+impl Waivers {
+    pub(super) fn read(args: &args::Access, reader: &mut SettingsReader) -> Self {
+        Self {
+            allow_anonymous: reader.truth("--allow-anonymous", &args.allow_anonymous),
+            plaintext_behind_proxy: reader
+                .truth("--plaintext-behind-proxy", &args.plaintext_behind_proxy),
+        }
+    }
+}
+
 /// Reads the settings, and refuses a start that would be open by accident.
 pub(super) fn read(
     args: &args::Access,
     (listen, has_tls): (SocketAddr, bool),
+    waivers: Waivers,
     reader: &mut SettingsReader,
 ) -> Access {
     let auth_file = args.auth_file.clone().filter(|path| !path.as_os_str().is_empty());
-    let waivers = Waivers {
-        allow_anonymous: reader.truth("--allow-anonymous", &args.allow_anonymous),
-        plaintext_behind_proxy: reader
-            .truth("--plaintext-behind-proxy", &args.plaintext_behind_proxy),
-    };
     let auth = if auth_file.is_some() { Auth::File } else { Auth::Nothing };
     if reader.took("--listen")
         && let Err(text) = may_start(listen, auth, has_tls, waivers)

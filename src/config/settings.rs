@@ -12,14 +12,14 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::access::{self, Access};
+use super::access::{self, Access, Waivers};
 use super::args::{self, KafkaArgs, LimitArgs, RetentionArgs};
 use super::etcd::{self, Etcd};
 use super::host::Host;
 use super::properties::{self, Property};
 use super::reader::{FlagRange, SettingProblem, SettingsReader};
 use super::secret::Secret;
-use super::tls::{self, Tls};
+use super::tls::{self, Operators, Tls};
 use super::units::{has_port, printable};
 use crate::access::pattern::Pattern;
 
@@ -183,10 +183,16 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
     let listen = listen(&args.node.listen, &mut reader);
     let node_name = node_name(args.node.node_name.as_deref(), host, &mut reader);
     let tls = tls::read(&args.tls, &mut reader);
-    let access = access::read(&args.access, (listen, tls.is_some()), &mut reader);
+    let waivers = Waivers::read(&args.access, &mut reader);
+    let access = access::read(&args.access, (listen, tls.is_some()), waivers, &mut reader);
     let is_operator_anonymous = reader.truth("--operator-anonymous", &args.tls.operator_anonymous);
-    let may_ask = is_operator_anonymous || access.auth_file.is_some();
-    let operator_listen = tls::operator_listen(&args.tls, may_ask, &mut reader);
+    let operators = match (is_operator_anonymous, &access.auth_file) {
+        (true, _) => Operators::Everyone,
+        (false, None) => Operators::Nobody,
+        (false, Some(_)) if tls.is_none() && !waivers.plaintext_behind_proxy => Operators::InClear,
+        (false, Some(_)) => Operators::Protected,
+    };
+    let operator_listen = tls::operator_listen(&args.tls, operators, &mut reader);
     let advertise =
         advertise(args.node.advertise.as_deref(), (listen, tls.is_some()), &node_name, &mut reader);
     let settings = Settings {

@@ -34,7 +34,8 @@ pub(super) struct TlsWords {
     #[arg(long, env = "PUNCTUAL_TLS_CLIENT_AUTH", value_name = "optional|required")]
     pub tls_client_auth: Option<String>,
     /// Refuses to start if a connection to Postgres, Kafka or etcd on another machine is not
-    /// encrypted and verified. Without this flag, the node only warns. true or false; the flag
+    /// encrypted and verified. Without this flag, the node warns of Kafka and etcd, and wants
+    /// --postgres-plaintext for Postgres. true or false; the flag
     /// alone means true.
     #[arg(long, env = "PUNCTUAL_REQUIRE_TLS", value_name = "BOOL")]
     pub require_tls: String,
@@ -122,10 +123,23 @@ fn clients(args: &TlsWords, reader: &mut SettingsReader) -> Option<Clients> {
     ca_file.map(|ca_file| Clients { ca_file, crl_file, is_required })
 }
 
+/// Whom the operator port may answer beyond loopback.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Operators {
+    /// That is accepted.
+    Everyone,
+    /// There are no tokens to ask for.
+    Nobody,
+    /// Callers with a token, which others on the network can read.
+    InClear,
+    /// Callers with a token, by TLS here or in a proxy.
+    Protected,
+}
+
 /// Reads the address of the operator port.
 pub(super) fn operator_listen(
     args: &TlsWords,
-    is_anonymous: bool,
+    operators: Operators,
     reader: &mut SettingsReader,
 ) -> Option<SocketAddr> {
     const FLAG: &str = "--operator-listen";
@@ -137,20 +151,29 @@ pub(super) fn operator_listen(
         );
         return None;
     };
-    if let Some(problem) = operator_port_problem(listen, is_anonymous) {
+    if let Some(problem) = operator_port_problem(listen, operators) {
         reader.problem(FLAG, problem);
     }
     Some(listen)
 }
 
-/// Returns why the operator port may not listen: it asks nobody for a token.
-fn operator_port_problem(listen: SocketAddr, is_anonymous: bool) -> Option<&'static str> {
-    let is_exposed = !listen.ip().is_loopback() && !is_anonymous;
-    is_exposed.then_some(
-        "beyond loopback, anyone who reaches this port sees the metrics and the state of the \
-         cluster: keep it on 127.0.0.1, or accept that with --operator-anonymous \
-         (docs/operate/tls.md)",
-    )
+/// Returns why the operator port may not listen.
+fn operator_port_problem(listen: SocketAddr, operators: Operators) -> Option<&'static str> {
+    match operators {
+        _ if listen.ip().is_loopback() => None,
+        Operators::Everyone | Operators::Protected => None,
+        Operators::Nobody => Some(
+            "beyond loopback, anyone who reaches this port sees the metrics and the state of the \
+             cluster: keep it on 127.0.0.1, or accept that with --operator-anonymous \
+             (docs/operate/tls.md)",
+        ),
+        Operators::InClear => Some(
+            "beyond loopback, and without TLS others on the network can read the tokens: give \
+             --tls-certificate-file and --tls-key-file, or, behind a proxy with TLS on a trusted \
+             network, --plaintext-behind-proxy, or answer everyone with --operator-anonymous \
+             (docs/operate/tls.md)",
+        ),
+    }
 }
 
 #[cfg(test)]
@@ -159,14 +182,18 @@ mod tests {
 
     #[test]
     fn operators_are_served_beyond_loopback_only_when_that_is_accepted() {
-        for (listen, is_anonymous, may_start) in [
-            ("127.0.0.1:1", false, true),
-            ("[::1]:1", false, true),
-            ("0.0.0.0:1", false, false),
-            ("0.0.0.0:1", true, true),
+        use Operators::{Everyone, InClear, Nobody, Protected};
+        for (listen, operators, may_start) in [
+            ("127.0.0.1:1", Nobody, true),
+            ("127.0.0.1:1", InClear, true),
+            ("[::1]:1", Nobody, true),
+            ("0.0.0.0:1", Nobody, false),
+            ("0.0.0.0:1", InClear, false),
+            ("0.0.0.0:1", Everyone, true),
+            ("0.0.0.0:1", Protected, true),
         ] {
-            let problem = operator_port_problem(listen.parse().unwrap(), is_anonymous);
-            assert_eq!(problem.is_none(), may_start, "{listen} {is_anonymous}");
+            let problem = operator_port_problem(listen.parse().unwrap(), operators);
+            assert_eq!(problem.is_none(), may_start, "{listen} {operators:?}");
         }
     }
 }

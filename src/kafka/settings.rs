@@ -11,6 +11,7 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
+use rdkafka::producer::BaseProducer;
 use rdkafka::types::RDKafkaConfRes;
 
 /// Whether a producer puts several records into one batch.
@@ -315,6 +316,20 @@ fn canonical(name: &str) -> &str {
 pub fn problems_of_properties(properties: &[(String, String)]) -> Vec<String> {
     let problems = properties.iter().filter_map(|(name, value)| problem_of(name, value));
     problems.chain(sasl::problems(&|name| value_of(properties, name))).collect()
+}
+
+/// Checks that a client can be made with these properties, which reads the files that they name.
+/// The client knows no broker and connects to none.
+///
+/// # Errors
+/// With librdkafka's reason.
+pub fn try_properties(properties: &[(String, String)]) -> Result<(), String> {
+    let mut config = ClientConfig::new();
+    config.set_log_level(RDKafkaLogLevel::Emerg);
+    for (name, value) in properties {
+        config.set(canonical(name), value);
+    }
+    config.create::<BaseProducer>().map(drop).map_err(|error| error.to_string())
 }
 
 /// Returns the value of a property, by its canonical name.

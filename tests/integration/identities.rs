@@ -134,6 +134,20 @@ async fn certificates_and_tokens_of_issuers_are_principals() {
         .unwrap();
     assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
 
+    // A connection ends with the certificate of its caller: the next handshake would refuse it.
+    let identity = "spiffe://shop.example/orders".try_into().unwrap();
+    let end = Duration::from_millis(u64::try_from(now_ms()).unwrap()) + Duration::from_secs(5);
+    let brief = authority.sign(|params| {
+        params.subject_alt_names = vec![SanType::URI(identity)];
+        params.not_after = rcgen::date_time_ymd(1970, 1, 1) + end;
+    });
+    let brief = Api::secure_as(base.clone(), &authority.pem(), &(brief.1 + &brief.0));
+    assert_eq!(who_am_i(&brief, None).await.0, 200);
+    eventually("the expired certificate proves nothing", DEADLINE, async || {
+        brief.try_send(Method::GET, "/v1/whoami", None).await.is_err()
+    })
+    .await;
+
     // The key is rotated out: a token verified with it ends.
     let next = TokenKey::new();
     write(folder, "jwks.json", &next.jwks("two"));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::access::limits::Limits;
 use crate::access::principal::{Fingerprint, Principal};
 use crate::access::rights::Rights;
-use crate::domain::PrincipalName;
+use crate::domain::{PrincipalName, Timestamp};
 
 /// The longest name, in bytes. SPIFFE has the same limit.
 const NAME_BYTES_MAX: usize = 2048;
@@ -21,6 +21,8 @@ pub struct PeerCertificate {
     pub id: Fingerprint,
     /// The names without those that are malformed. Empty when the certificate proves no identity.
     pub names: Vec<PeerName>,
+    /// The end of its validity. The connection ends with it.
+    pub until: Timestamp,
 }
 
 /// One name of a certificate: a URI or a DNS name of its subject alternative names.

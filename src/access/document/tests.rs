@@ -212,7 +212,8 @@ operate = true
     let read = read_text(text).unwrap();
     assert_eq!(read.warnings, []);
     let caller = |name| {
-        let peer = PeerCertificate { id: Fingerprint::of(b""), names: vec![name] };
+        let peer =
+            PeerCertificate { id: Fingerprint::of(b""), names: vec![name], until: Timestamp::MAX };
         read.policy.identify_peer(Some(&peer)).unwrap().principal
     };
     let orders = caller(PeerName::uri("spiffe://shop.example/ns/orders/sa/web").unwrap());

@@ -7,7 +7,7 @@
 
 use std::convert::Infallible;
 use std::error::Error;
-use std::future::{Future, poll_fn};
+use std::future::{self, Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,6 +138,7 @@ async fn serve<S>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (metrics, settings) = (api.metrics().clone(), api.settings().clone());
+    let mut expiry = pin!(expiry_of(peer.clone()));
     let builder = builder_of(&settings, Streams { api: api.clone() });
     let (asked_on, api) = (connection.clone(), api.clone());
     let answer = service_fn(move |request: Request<Incoming>| {
@@ -175,6 +176,11 @@ async fn serve<S>(
                 is_stopping = true;
                 http.as_mut().graceful_shutdown();
             }
+            // The caller comes again, and proves itself anew.
+            () = expiry.as_mut(), if !is_stopping => {
+                is_stopping = true;
+                http.as_mut().graceful_shutdown();
+            }
             () = look_again.as_mut() => {
                 if is_leaving {
                     return;
@@ -193,6 +199,14 @@ async fn serve<S>(
                 }
             }
         }
+    }
+}
+
+/// Waits until the certificate of the caller has expired, if there is one.
+async fn expiry_of(peer: Option<Arc<PeerCertificate>>) {
+    match peer.map(|peer| peer.until.since(clock::wall())) {
+        Some(left) => clock::sleep(left).await,
+        None => future::pending().await,
     }
 }
 

@@ -81,7 +81,7 @@ mod tests {
             ("postgres://me@db/punctual", Some("db")),
             ("postgres://me@db/punctual?sslmode=disable", Some("db")),
             ("postgres://me@db/punctual?sslmode=require", Some("db")),
-            ("postgres://me@[::1]/punctual", Some("[::1]")),
+            ("postgres://me@[::1]/punctual", Some("::1")),
             ("postgres://me@db/punctual?sslmode=verify-full", None),
             ("postgres:///punctual?host=/run/postgresql", None),
             ("postgres://me@%2Frun%2Fpostgresql/punctual", None),

@@ -175,9 +175,11 @@ async fn ask(host: PgConnectOptions, deadline: Duration) -> Result<Candidate, St
 
 /// Returns the host (or socket folder) and port, for messages.
 pub(super) fn place_of(host: &PgConnectOptions) -> String {
-    let name = host
-        .get_socket()
-        .map_or_else(|| host.get_host().to_owned(), |path| path.display().to_string());
+    let name = match (host.get_socket(), host.get_host()) {
+        (Some(path), _) => path.display().to_string(),
+        (None, address) if address.contains(':') => format!("[{address}]"),
+        (None, name) => name.to_owned(),
+    };
     format!("{name}:{}", host.get_port())
 }
 

@@ -63,14 +63,17 @@ impl PostgresSettings {
     /// Takes user and password, and the files of certificates, from another URL.
     ///
     /// # Errors
-    /// When it is no URL, or the URL of another server or database, or of a less protected
-    /// connection: the tables would be those of another cluster.
+    /// When it is no URL, or the URL of another server, database or schema (`options`), or of a less
+    /// protected connection: the tables would be those of another cluster.
     pub fn replace_credentials(&self, url: &str) -> Result<(), String> {
         let new = Self::new(url)?;
-        if new.place() != self.place() || new.ssl_mode() != self.ssl_mode() {
+        let is_same = new.place() == self.place()
+            && new.ssl_mode() == self.ssl_mode()
+            && new.session_options() == self.session_options();
+        if !is_same {
             return Err(
-                "another server, database or sslmode needs a restart; only user, password and \
-                 certificates can change"
+                "another server, database, sslmode or options need a restart; only user, password \
+                 and certificates can change"
                     .to_owned(),
             );
         }
@@ -119,6 +122,10 @@ impl PostgresSettings {
         format!("{}/{database}", places.join(","))
     }
 
+    fn session_options(&self) -> Option<String> {
+        self.hosts.read().first().and_then(PgConnectOptions::get_options).map(str::to_owned)
+    }
+
     fn ssl_mode(&self) -> Option<&'static str> {
         self.hosts.read().first().map(|host| ssl_mode_name(host.get_ssl_mode()))
     }
@@ -139,6 +146,12 @@ fn options_of(url: &str, has_root: bool) -> Result<PgConnectOptions, String> {
     if let Some(reason) = link::refusal(options.get_ssl_mode(), has_root) {
         return Err(reason.to_owned());
     }
+    // The driver would resolve an address in brackets as a name, and find none.
+    let address = options.get_host().strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let options = match address.map(str::to_owned) {
+        Some(address) => options.host(&address),
+        None => options,
+    };
     // Slow statements are logged by the connection, without their text.
     Ok(options
         .log_statements(LevelFilter::Off)
@@ -195,6 +208,15 @@ mod tests {
     }
 
     #[test]
+    fn an_address_of_ipv6_is_given_to_the_driver_without_its_brackets() {
+        let url = "postgres://me@[2001:db8::1]:5433,db/punctual?target_session_attrs=primary";
+        let settings = PostgresSettings::new(url).unwrap();
+        let hosts = settings.current();
+        assert_eq!((hosts[0].get_host(), hosts[0].get_port()), ("2001:db8::1", 5433));
+        assert_eq!(settings.place(), "[2001:db8::1]:5433,db:5432/punctual");
+    }
+
+    #[test]
     fn credentials_are_replaced_and_neither_the_server_nor_its_protection_is() {
         let url = "postgres://me:hunter2@db/punctual?sslmode=verify-full";
         let settings = PostgresSettings::new(url).unwrap();
@@ -207,6 +229,7 @@ mod tests {
             "postgres://you:new@db:5433/punctual?sslmode=verify-full",
             "postgres://you:new@db/punctual?sslmode=require",
             "postgres://you:new@db/punctual",
+            "postgres://you:new@db/punctual?sslmode=verify-full&options[search_path]=other",
             "nonsense",
         ] {
             assert!(settings.replace_credentials(other).is_err(), "{other}");

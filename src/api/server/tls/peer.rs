@@ -10,23 +10,30 @@ use x509_cert::ext::pkix::name::GeneralName;
 
 use crate::access::credential::certificate::{PeerCertificate, PeerName};
 use crate::access::principal::Fingerprint;
+use crate::domain::Timestamp;
 
-/// Reads the names of a certificate whose signature and validity were verified.
+/// Reads the names of a certificate whose signature and validity were verified, and until when it
+/// is valid. One that cannot be read proves nothing.
 pub fn peer_of(certificate: &[u8]) -> PeerCertificate {
-    let names = match alternative_names(certificate) {
-        Ok(names) => names.iter().filter_map(name_of).collect(),
-        Err(error) => {
-            tracing::debug!(%error, "cannot read the names of a client certificate");
-            Vec::new()
+    let id = Fingerprint::of(certificate);
+    match names_and_end(certificate) {
+        Ok((names, until)) => {
+            PeerCertificate { id, names: names.iter().filter_map(name_of).collect(), until }
         }
-    };
-    PeerCertificate { id: Fingerprint::of(certificate), names }
+        Err(error) => {
+            tracing::debug!(%error, "cannot read a client certificate");
+            PeerCertificate { id, names: Vec::new(), until: Timestamp::MAX }
+        }
+    }
 }
 
-fn alternative_names(certificate: &[u8]) -> Result<Vec<GeneralName>, x509_cert::der::Error> {
-    let certificate = Certificate::from_der(certificate)?;
-    let names = certificate.tbs_certificate.get::<SubjectAltName>()?;
-    Ok(names.map(|(_, SubjectAltName(names))| names).unwrap_or_default())
+fn names_and_end(
+    certificate: &[u8],
+) -> Result<(Vec<GeneralName>, Timestamp), x509_cert::der::Error> {
+    let certificate = Certificate::from_der(certificate)?.tbs_certificate;
+    let names = certificate.get::<SubjectAltName>()?;
+    let until = Timestamp::EPOCH.plus(certificate.validity.not_after.to_unix_duration());
+    Ok((names.map(|(_, SubjectAltName(names))| names).unwrap_or_default(), until))
 }
 
 fn name_of(name: &GeneralName) -> Option<PeerName> {
@@ -99,6 +106,15 @@ mod tests {
         for wrong in ["*.shop.svc", "", "shop..svc", "a/b", "shop.svc."] {
             assert_eq!(names(vec![dns(wrong)]), [], "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_end_of_the_validity_is_that_of_the_certificate() {
+        let mut params = CertificateParams::default();
+        params.not_after = rcgen::date_time_ymd(2031, 2, 3);
+        let key = KeyPair::generate().unwrap();
+        let peer = peer_of(params.self_signed(&key).unwrap().der());
+        assert_eq!(peer.until, Timestamp::from_millis(1_927_843_200_000));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::access::policy::TokenEntry;
 use crate::access::principal::{Fingerprint, Principal};
 use crate::access::rights::Rule;
 use crate::access::{Action, Rights};
-use crate::domain::PrincipalName;
+use crate::domain::{PrincipalName, Timestamp};
 
 const MARKER: &str = "marker-of-a-payload";
 
@@ -190,7 +190,8 @@ async fn a_token_wins_over_the_certificate_of_its_connection() {
 
     let shown = |mut request: Request<Body>, uri: &str| {
         let names = vec![PeerName::uri(uri).unwrap()];
-        let peer = PeerCertificate { id: Fingerprint::of(b"certificate"), names };
+        let peer =
+            PeerCertificate { id: Fingerprint::of(b"certificate"), names, until: Timestamp::MAX };
         request.extensions_mut().insert(Arc::new(peer));
         request
     };
