@@ -75,6 +75,10 @@ pub(super) fn start(
     Ok(PolicyHandle::new(Policy::open()))
 }
 
+/// Places in the audit trail beside those of requests: each turn at an outbox or an intake topic
+/// takes five.
+const AUDIT_PLACES_OF_OTHERS: usize = 1024;
+
 /// Starts the audit trail, if the node has one.
 ///
 /// # Errors
@@ -90,7 +94,9 @@ pub(super) fn start_audit(
     };
     let node = settings.node_name.clone();
     let first = Audit::line_of_node(&node, "start");
-    let opened = StreamSettings { path: file, is_lossy };
+    // A pop holds the place of its line while it waits.
+    let places_max = settings.limits.requests_max.saturating_add(AUDIT_PLACES_OF_OTHERS);
+    let opened = StreamSettings { path: file, is_lossy, places_max };
     let stream = AuditStream::start(&opened, first, metrics, tasks)
         .map_err(|error| format!("--audit-file {}: {error}", opened.path.display()))?;
     Ok(Some(Audit { stream, node, has_reads }))

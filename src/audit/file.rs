@@ -48,10 +48,21 @@ impl Unwritten {
         self.written = 0;
     }
 
-    /// Goes back to the beginning of a line written in part: another file gets all of it.
+    /// Gives up all lines. If one is written in part, the next line begins after a line break.
+    pub fn give_up(&mut self) {
+        let is_torn = self.bytes[..self.written].last().is_some_and(|byte| *byte != b'\n');
+        self.clear();
+        if is_torn {
+            self.bytes.push(b'\n');
+        }
+    }
+
+    /// Goes back to the beginning of a line written in part: another file gets all of it. Such a
+    /// file has no torn line to end.
     fn rewind(&mut self) {
         let whole = self.bytes[..self.written].iter().rposition(|byte| *byte == b'\n');
-        self.written = whole.map_or(0, |end| end + 1);
+        let is_end_of_torn = self.bytes.first() == Some(&b'\n');
+        self.written = whole.map_or(usize::from(is_end_of_torn), |end| end + 1);
     }
 }
 
@@ -165,6 +176,20 @@ pub(super) mod tests {
         let mut unwritten = Unwritten::default();
         lines.iter().for_each(|line| unwritten.push(line.as_bytes()));
         unwritten
+    }
+
+    #[test]
+    fn a_line_after_a_torn_one_that_was_given_up_is_whole() {
+        let mut unwritten = lines(&["one", "two"]);
+        unwritten.written = 6;
+        unwritten.give_up();
+        unwritten.push(b"three");
+        assert_eq!((unwritten.bytes.as_slice(), unwritten.written), (&b"\nthree\n"[..], 0));
+        unwritten.rewind();
+        assert_eq!(unwritten.written, 1, "another file has no torn line");
+        unwritten.written = unwritten.bytes.len();
+        unwritten.give_up();
+        assert!(unwritten.bytes.is_empty());
     }
 
     #[test]

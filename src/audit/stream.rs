@@ -16,9 +16,6 @@ use crate::clock;
 use crate::domain::{Monotonic, Throttle};
 use crate::shutdown::{TaskFailure, Tasks};
 
-/// Lines that may wait or be reserved. More requests are not in flight, unless `--requests-max` is
-/// raised.
-const PLACES_MAX: usize = 4096;
 /// A write that takes longer than this is stuck: no further change begins.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 /// How long an answer waits for its line to be written. The line stays in the queue afterwards.
@@ -34,6 +31,8 @@ pub struct StreamSettings {
     pub path: PathBuf,
     /// Lines may be lost rather than refuse changes.
     pub is_lossy: bool,
+    /// Lines that may wait or be reserved.
+    pub places_max: usize,
 }
 
 /// The entrance for lines. Cheap to clone.
@@ -41,6 +40,7 @@ pub struct StreamSettings {
 pub struct AuditStream {
     shared: Arc<Shared>,
     is_lossy: bool,
+    places_max: usize,
     metrics: Metrics,
 }
 
@@ -92,8 +92,12 @@ impl AuditStream {
         tasks: &Tasks,
     ) -> io::Result<Self> {
         let file = AuditFile::open(&settings.path)?;
-        let stream =
-            Self { shared: Arc::default(), is_lossy: settings.is_lossy, metrics: metrics.clone() };
+        let stream = Self {
+            shared: Arc::default(),
+            is_lossy: settings.is_lossy,
+            places_max: settings.places_max,
+            metrics: metrics.clone(),
+        };
         if let Ok(place) = stream.reserve() {
             drop(place.put(first));
         }
@@ -123,7 +127,7 @@ impl AuditStream {
         let mut queue = self.shared.queue.lock();
         let now = clock::monotonic();
         let is_stuck = queue.writing_since.is_some_and(|since| now.since(since) > STUCK_AFTER);
-        if !self.is_lossy && (queue.is_failing || is_stuck || queue.taken >= PLACES_MAX) {
+        if !self.is_lossy && (queue.is_failing || is_stuck || queue.taken >= self.places_max) {
             return Err(NoPlace);
         }
         queue.taken += 1;
@@ -169,7 +173,7 @@ impl Place {
         let (written, told) = oneshot::channel();
         let mut queue = self.stream.shared.queue.lock();
         self.is_used = true;
-        if self.stream.is_lossy && queue.waiting.len() >= PLACES_MAX {
+        if self.stream.is_lossy && queue.waiting.len() >= self.stream.places_max {
             queue.taken -= 1;
             self.stream.metrics.dropped.inc();
         } else {
@@ -220,9 +224,13 @@ impl Writer {
                 std::mem::swap(&mut lines, &mut queue.waiting);
                 queue.writing_since = Some(clock::monotonic());
             }
-            unwritten.clear();
             lines.iter().for_each(|line| unwritten.push(&line.text));
             let are_written = self.write(&mut unwritten, &mut lines);
+            if are_written {
+                unwritten.clear()
+            } else {
+                unwritten.give_up()
+            }
             let count = lines.len().saturating_as::<u64>();
             let counter = if are_written { &self.metrics.lines } else { &self.metrics.dropped };
             counter.inc_by(count);
@@ -277,7 +285,7 @@ mod tests {
     use super::*;
 
     fn start(path: &Path, is_lossy: bool) -> (AuditStream, Tasks) {
-        let settings = StreamSettings { path: path.to_owned(), is_lossy };
+        let settings = StreamSettings { path: path.to_owned(), is_lossy, places_max: 64 };
         let tasks = Tasks::default();
         let metrics = Metrics::default();
         (AuditStream::start(&settings, b"first".to_vec(), metrics, &tasks).unwrap(), tasks)
@@ -340,7 +348,8 @@ mod tests {
         let folder = Folder::temporary();
         let (stream, _tasks) = start(&folder.path("audit"), false);
         stream.reserve().unwrap().write(b"line".to_vec()).await;
-        let places: Vec<Place> = (0..PLACES_MAX).map(|_| stream.reserve().unwrap()).collect();
+        let places: Vec<Place> =
+            (0..stream.places_max).map(|_| stream.reserve().unwrap()).collect();
         assert_eq!(stream.reserve().unwrap_err(), NoPlace);
         drop(places);
         assert!(stream.reserve().is_ok());

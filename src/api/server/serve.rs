@@ -5,6 +5,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,7 +80,11 @@ pub async fn serve(
         let (api, acceptor) = (api.clone(), acceptor.clone());
         let stopping = tasks.stopping.clone();
         tasks.spawn("connection", async move {
-            converse(stream, caller, api, acceptor, stopping).await;
+            // A request that meets a bug must not end the node.
+            let conversation = converse(stream, caller, api, acceptor, stopping);
+            if AssertUnwindSafe(conversation).catch_unwind().await.is_err() {
+                tracing::error!("a connection is closed, because the code for it has panicked");
+            }
             drop(permit);
             Ok(())
         });

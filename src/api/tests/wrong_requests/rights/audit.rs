@@ -23,7 +23,8 @@ impl Audited {
 
     /// Writes the trail to the file `audit` of the folder, which may be there.
     fn at(world: World, has_reads: bool, folder: &Folder) -> Self {
-        let settings = StreamSettings { path: folder.path("audit"), is_lossy: false };
+        let settings =
+            StreamSettings { path: folder.path("audit"), is_lossy: false, places_max: 4096 };
         let (tasks, metrics) = (Tasks::default(), audit::Metrics::default());
         let first = Audit::line_of_node("node-1", "start");
         let stream = AuditStream::start(&settings, first, metrics, &tasks).unwrap();
