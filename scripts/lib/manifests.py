@@ -69,7 +69,7 @@ def check_node(where, pod):
     node = pod["containers"][0]
     settings = {variable["name"]: variable.get("value") for variable in node["env"]}
     pause = int(node["lifecycle"]["preStop"]["exec"]["command"][1])
-    needed = seconds(settings["PUNCTUAL_DRAIN_TIMEOUT"]) + pause + 10
+    needed = seconds(settings["PUNCTUAL_DRAIN_TIMEOUT"]) + pause + 25
     expect(pod["terminationGracePeriodSeconds"] >= needed, f"{where}: is killed before {needed} s")
     ports = {port["name"]: str(port["containerPort"]) for port in node["ports"]}
     for name, setting in (("api", "PUNCTUAL_LISTEN"), ("operator", "PUNCTUAL_OPERATOR_LISTEN")):
