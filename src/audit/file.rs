@@ -50,7 +50,11 @@ impl Unwritten {
 
     /// Gives up all lines. If one is written in part, the next line begins after a line break.
     pub fn give_up(&mut self) {
-        let is_torn = self.bytes[..self.written].last().is_some_and(|byte| *byte != b'\n');
+        let is_torn = match self.bytes[..self.written].last() {
+            Some(last) => *last != b'\n',
+            // The line break itself was not written.
+            None => self.bytes.first() == Some(&b'\n'),
+        };
         self.clear();
         if is_torn {
             self.bytes.push(b'\n');
@@ -182,6 +186,8 @@ pub(super) mod tests {
     fn a_line_after_a_torn_one_that_was_given_up_is_whole() {
         let mut unwritten = lines(&["one", "two"]);
         unwritten.written = 6;
+        unwritten.give_up();
+        unwritten.push(b"lost");
         unwritten.give_up();
         unwritten.push(b"three");
         assert_eq!((unwritten.bytes.as_slice(), unwritten.written), (&b"\nthree\n"[..], 0));
