@@ -74,7 +74,8 @@ pub fn parse(text: &str) -> Result<KeySet, String> {
     let current = match table.get("current") {
         None => None,
         Some(value) => {
-            let id = value.get_ref().as_integer().and_then(|number| id_of(number.as_str()));
+            let number = value.get_ref().as_integer().filter(|number| number.radix() == 10);
+            let id = number.and_then(|number| id_of(number.as_str()));
             Some(id.ok_or_else(|| {
                 let line = line_of(text, value.span().start);
                 format!("line {line}: `current` is not the id of a key, 1 to 4294967295")
@@ -146,6 +147,7 @@ mod tests {
             (format!("current = 2\n[keys]\n1 = \"{ONE}\""), "that key is not in `[keys]`"),
             (format!("current = -1\n[keys]\n1 = \"{ONE}\""), "line 1: `current` is not"),
             (format!("current = \"1\"\n[keys]\n1 = \"{ONE}\""), "line 1: `current` is not"),
+            (format!("current = 0x1\n[keys]\n1 = \"{ONE}\""), "line 1: `current` is not"),
             ("current = 1".to_owned(), "`[keys]` is missing"),
             ("[keys]".to_owned(), "there is no key"),
             (format!("[keys]\na = \"{ONE}\""), "line 2: the id of a key is a number"),

@@ -85,6 +85,7 @@ pub(in crate::config) struct Outboxes {
     /// An outbox to drain, as NAME=URL: the name of a principal, and the database of the
     /// application; repeatable. Give all nodes the same outboxes.
     ///
+    /// Commas separate outboxes: write a comma of a URL as %2C, or use --outbox-file.
     /// With --auth-file, the rows are submitted by the principal NAME, with its rights and limits.
     /// Flags are visible in the list of processes: prefer the file.
     #[arg(long, env = "PUNCTUAL_OUTBOX", value_name = "NAME=URL", value_delimiter = ',')]
