@@ -116,7 +116,7 @@ impl CredentialKeeper {
         }
     }
 
-    /// Has the clients of Kafka made anew when the files of their properties have changed. While no
+    /// Replaces the clients of Kafka when the files of their properties have changed. While no
     /// client can be made with the files, the clients stay.
     fn check_files_of_kafka(&mut self) {
         let pairs = self.servers.kafka.pairs();
@@ -156,11 +156,12 @@ impl CredentialKeeper {
                 CHANGEABLE.join(", ")
             ));
         }
-        if *old != *new {
+        let is_new = *old != *new;
+        if is_new {
             kafka::try_properties(&new)?;
         }
         self.servers.postgres.replace_credentials(settings.database_url.expose())?;
-        if *old != *new {
+        if is_new {
             self.seen_by_kafka = read(&named_files(&new));
             self.servers.kafka.replace(new);
         }
