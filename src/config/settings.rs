@@ -188,7 +188,7 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
     let is_operator_anonymous = reader.truth("--operator-anonymous", &args.tls.operator_anonymous);
     let operators = match (is_operator_anonymous, &access.auth_file) {
         (true, _) => Operators::Everyone,
-        (false, None) => Operators::Nobody,
+        (false, None) => Operators::Unasked,
         (false, Some(_)) if tls.is_none() && !waivers.plaintext_behind_proxy => Operators::InClear,
         (false, Some(_)) => Operators::Protected,
     };

@@ -35,8 +35,7 @@ pub(super) struct TlsWords {
     pub tls_client_auth: Option<String>,
     /// Refuses to start if a connection to Postgres, Kafka or etcd on another machine is not
     /// encrypted and verified. Without this flag, the node warns of Kafka and etcd, and wants
-    /// --postgres-plaintext for Postgres. true or false; the flag
-    /// alone means true.
+    /// --postgres-plaintext for Postgres. true or false; the flag alone means true.
     #[arg(long, env = "PUNCTUAL_REQUIRE_TLS", value_name = "BOOL")]
     pub require_tls: String,
     /// The address of a second port, for operators: /livez, /readyz with its reasons, /metrics and
@@ -123,13 +122,13 @@ fn clients(args: &TlsWords, reader: &mut SettingsReader) -> Option<Clients> {
     ca_file.map(|ca_file| Clients { ca_file, crl_file, is_required })
 }
 
-/// Whom the operator port may answer beyond loopback.
+/// The callers that the operator port would answer beyond loopback.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Operators {
-    /// That is accepted.
+    /// Everyone, by `--operator-anonymous`.
     Everyone,
-    /// There are no tokens to ask for.
-    Nobody,
+    /// Everyone, without a flag that accepts it: there is no auth file.
+    Unasked,
     /// Callers with a token, which others on the network can read.
     InClear,
     /// Callers with a token, by TLS here or in a proxy.
@@ -162,7 +161,7 @@ fn operator_port_problem(listen: SocketAddr, operators: Operators) -> Option<&'s
     match operators {
         _ if listen.ip().is_loopback() => None,
         Operators::Everyone | Operators::Protected => None,
-        Operators::Nobody => Some(
+        Operators::Unasked => Some(
             "beyond loopback, anyone who reaches this port sees the metrics and the state of the \
              cluster: keep it on 127.0.0.1, or accept that with --operator-anonymous \
              (docs/operate/tls.md)",
@@ -182,12 +181,12 @@ mod tests {
 
     #[test]
     fn operators_are_served_beyond_loopback_only_when_that_is_accepted() {
-        use Operators::{Everyone, InClear, Nobody, Protected};
+        use Operators::{Everyone, InClear, Protected, Unasked};
         for (listen, operators, may_start) in [
-            ("127.0.0.1:1", Nobody, true),
+            ("127.0.0.1:1", Unasked, true),
             ("127.0.0.1:1", InClear, true),
-            ("[::1]:1", Nobody, true),
-            ("0.0.0.0:1", Nobody, false),
+            ("[::1]:1", Unasked, true),
+            ("0.0.0.0:1", Unasked, false),
             ("0.0.0.0:1", InClear, false),
             ("0.0.0.0:1", Everyone, true),
             ("0.0.0.0:1", Protected, true),

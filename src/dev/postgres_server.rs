@@ -92,7 +92,7 @@ impl PostgresServer {
                 byte => format!("%{byte:02X}"),
             })
             .collect();
-        // All that a variable such as PGSSLMODE would decide otherwise.
+        // Variables of the environment, such as PGSSLMODE, would decide about missing parameters.
         format!("postgres:///{USER}?host={encoded}&port={PORT}&user={USER}&sslmode=disable")
     }
 

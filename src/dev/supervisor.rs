@@ -47,13 +47,11 @@ pub async fn supervise_postgres(settings: SupervisorSettings) -> Result<(), Task
 async fn supervise(settings: &SupervisorSettings) -> Result<(), TaskFailure> {
     // The supervisor of a dev server that was killed may still be stopping its Postgres. That takes
     // STOP_DEADLINE at most.
-    let turn = settings.folder.join("supervisor.lock");
-    let turn = File::create(&turn)
+    let path = settings.folder.join("supervisor.lock");
+    let _lock = File::create(&path)
         .and_then(|file| file.lock().map(|()| file))
-        .map_err(|error| format!("lock {}: {error}", turn.display()))?;
-    let supervised = supervise_alone(settings).await;
-    drop(turn);
-    supervised
+        .map_err(|error| format!("lock {}: {error}", path.display()))?;
+    supervise_alone(settings).await
 }
 
 async fn supervise_alone(settings: &SupervisorSettings) -> Result<(), TaskFailure> {
@@ -68,7 +66,8 @@ async fn supervise_alone(settings: &SupervisorSettings) -> Result<(), TaskFailur
         .args(["-c", "listen_addresses=", "-c", "max_connections=50", "-c", "shared_buffers=64MB"])
         // There is no password, and a folder of --data may be open to others.
         .args(["-c", "unix_socket_permissions=0700"])
-        .args(["-c", &format!("port={PORT}"), "-c"])
+        .args(["-c", &format!("port={PORT}")])
+        .arg("-c")
         .arg(format!("unix_socket_directories={}", settings.folder.display()))
         .stdout(File::create(&log)?)
         .stderr(File::options().append(true).open(&log)?)

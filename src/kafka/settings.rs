@@ -329,7 +329,11 @@ pub fn try_properties(properties: &[(String, String)]) -> Result<(), String> {
     for (name, value) in properties {
         config.set(canonical(name), value);
     }
-    config.create::<BaseProducer>().map(drop).map_err(|error| error.to_string())
+    config.create::<BaseProducer>().map(drop).map_err(|error| match error {
+        KafkaError::ClientCreation(reason) => reason,
+        // Other messages may repeat a value.
+        _ => "librdkafka refuses a property".to_owned(),
+    })
 }
 
 /// Returns the value of a property, by its canonical name.

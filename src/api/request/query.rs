@@ -41,8 +41,8 @@ pub fn submitter_of(text: &str, name: &'static str) -> Result<PrincipalName, Pro
     }
 }
 
-/// Refuses a query with a wrong percent-encoding: the decoder would replace what it cannot read, and
-/// the request would be about something else.
+/// Refuses a query with a wrong percent-encoding. The decoder would replace the wrong characters,
+/// and the request would select something else.
 fn check_query(query: &str) -> Result<(), Problem> {
     if is_percent_encoded(query) && percent_decode_str(query).decode_utf8().is_ok() {
         return Ok(());
@@ -51,8 +51,8 @@ fn check_query(query: &str) -> Result<(), Problem> {
     Err(Problem::new(ProblemType::InvalidValue, detail))
 }
 
-fn is_percent_encoded(path: &str) -> bool {
-    path.split('%')
+fn is_percent_encoded(text: &str) -> bool {
+    text.split('%')
         .skip(1)
         .all(|rest| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit()))
 }

@@ -7,7 +7,7 @@
 
 use std::convert::Infallible;
 use std::error::Error;
-use std::future::{self, Future, poll_fn};
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,7 +138,7 @@ async fn serve<S>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (metrics, settings) = (api.metrics().clone(), api.settings().clone());
-    let mut expiry = pin!(expiry_of(peer.clone()));
+    let mut ending = pin!(ending_of(peer.clone(), stopping));
     let builder = builder_of(&settings, Streams { api: api.clone() });
     let (asked_on, api) = (connection.clone(), api.clone());
     let answer = service_fn(move |request: Request<Incoming>| {
@@ -160,7 +160,7 @@ async fn serve<S>(
     });
     let mut http = pin!(builder.serve_connection(TokioIo::new(stream), answer));
     let mut look_again = pin!(clock::sleep(settings.idle_timeout));
-    let (mut is_stopping, mut is_leaving) = (false, false);
+    let (mut is_ending, mut is_leaving) = (false, false);
     loop {
         tokio::select! {
             served = http.as_mut() => {
@@ -172,13 +172,8 @@ async fn serve<S>(
                 }
                 return;
             }
-            () = stopping.cancelled(), if !is_stopping => {
-                is_stopping = true;
-                http.as_mut().graceful_shutdown();
-            }
-            // The caller comes again, and proves itself anew.
-            () = expiry.as_mut(), if !is_stopping => {
-                is_stopping = true;
+            () = ending.as_mut(), if !is_ending => {
+                is_ending = true;
                 http.as_mut().graceful_shutdown();
             }
             () = look_again.as_mut() => {
@@ -202,11 +197,14 @@ async fn serve<S>(
     }
 }
 
-/// Waits until the certificate of the caller has expired, if there is one.
-async fn expiry_of(peer: Option<Arc<PeerCertificate>>) {
+/// Waits until the node stops, or the certificate of the caller has expired. The caller then needs
+/// another connection, with a valid certificate.
+async fn ending_of(peer: Option<Arc<PeerCertificate>>, stopping: &CancellationToken) {
     match peer.map(|peer| peer.until.since(clock::wall())) {
-        Some(left) => clock::sleep(left).await,
-        None => future::pending().await,
+        Some(left) => {
+            stopping.run_until_cancelled(clock::sleep(left)).await;
+        }
+        None => stopping.cancelled().await,
     }
 }
 

@@ -85,8 +85,8 @@ pub(in crate::config) fn outboxes(
     for (flag, text) in given.chain(lines.map(|line| (FILE_FLAG, line))) {
         // A problem does not repeat the text, which may hold a password.
         let Some((name, url)) = text.split_once('=').filter(|(name, _)| is_name(name)) else {
-            let text = "an outbox is not NAME=URL; a name has 1 to 100 of a-z A-Z 0-9 . _ @ / -, and \
-                        a comma of a URL is written as %2C, because commas separate outboxes";
+            let text = "an outbox is not NAME=URL; a name has 1 to 100 of a-z A-Z 0-9 . _ @ / -; \
+                        commas separate outboxes, so write a comma of a URL as %2C";
             reader.problem(flag, text);
             continue;
         };

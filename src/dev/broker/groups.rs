@@ -228,7 +228,7 @@ impl Groups {
         Ok(self.groups.entry(group.to_owned()).or_default())
     }
 
-    /// Makes room for another group. Takes a group without members, at best one without offsets.
+    /// Makes room for another group: removes one without members, preferably one without offsets.
     fn forget_one(&mut self) -> Result<(), ResponseError> {
         let idle = self.groups.iter().filter(|(_, group)| group.members.is_empty());
         let least = idle.min_by_key(|(_, group)| group.offsets.len());

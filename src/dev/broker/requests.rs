@@ -36,14 +36,12 @@ use kafka_protocol::protocol::StrBytes;
 use super::connection::Call;
 use super::records::{self, BrokerError};
 use super::state::Broker;
-use super::topics::{NotCreated, Partition, Topic};
+use super::topics::{NotCreated, PARTITIONS_MAX, Partition, Topic};
 use crate::clock;
 use crate::domain::Timestamp;
 
 /// The only broker. Some clients take 0 for a missing one.
 const BROKER: BrokerId = BrokerId(1);
-/// The message of a topic with a wrong number of partitions.
-const PARTITIONS: &str = "the broker of `punctual dev` has 1 to 1,000 partitions in all";
 const CLUSTER: StrBytes = StrBytes::from_static_str("punctual-dev");
 /// Kafka's own default.
 const RECORD_BYTES_MAX: usize = 1_048_588;
@@ -333,7 +331,11 @@ impl Broker {
                         NotCreated::Exists => (ResponseError::TopicAlreadyExists, None),
                         NotCreated::InvalidName => (ResponseError::InvalidTopicException, None),
                         NotCreated::InvalidPartitions => {
-                            (ResponseError::InvalidPartitions, Some(text(PARTITIONS)))
+                            let limits = format!(
+                                "a topic has at least one partition, and the topics of `punctual \
+                                 dev` at most {PARTITIONS_MAX} in all"
+                            );
+                            (ResponseError::InvalidPartitions, Some(text(&limits)))
                         }
                     };
                     result.with_error_code(error.code()).with_error_message(detail)

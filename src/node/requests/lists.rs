@@ -97,9 +97,7 @@ impl Lists {
         permit: &ListPermit,
         state: Option<PendingState>,
     ) -> Result<PendingCounts, Unavailable> {
-        let counted =
-            self.counter.count(rand::random(), state).await.map_err(unavailable_of_read)?;
-        Ok(counts_of(&counted, permit))
+        Ok(counts_of(&self.count(state).await?, permit))
     }
 
     /// Returns the pending tasks of each topic that has some.
@@ -107,30 +105,34 @@ impl Lists {
         &self,
         permit: &ListPermit,
     ) -> Result<Vec<(TopicName, Figure)>, Unavailable> {
-        let counted =
-            self.counter.count(rand::random(), None).await.map_err(unavailable_of_read)?;
-        let topics = counted.topics(|topic| permit.covers(&TopicName::stored(topic)));
-        let figure = |task_count| Figure { task_count, is_exact: counted.is_exact };
-        Ok(topics.iter().map(|(topic, count)| (TopicName::stored(topic), figure(*count))).collect())
+        Ok(topics_of(&self.count(None).await?, permit))
     }
+
+    async fn count(&self, state: Option<PendingState>) -> Result<CountResult, Unavailable> {
+        self.counter.count(rand::random(), state).await.map_err(unavailable_of_read)
+    }
+}
+
+/// Returns the pending tasks of each topic, the topic with the most tasks first.
+fn topics_of(counted: &CountResult, permit: &ListPermit) -> Vec<(TopicName, Figure)> {
+    let topics = counted.topics(|topic| permit.covers(&TopicName::stored(topic)));
+    let figure = |task_count| Figure { task_count, is_exact: counted.is_exact };
+    topics.iter().map(|(topic, count)| (TopicName::stored(topic), figure(*count))).collect()
 }
 
 fn counts_of(counted: &CountResult, permit: &ListPermit) -> PendingCounts {
     let is_meant = |topic: &str| permit.covers(&TopicName::stored(topic));
-    let figure = |task_count| Figure { task_count, is_exact: counted.is_exact };
     let slot = |(from, task_count, is_exact)| (from, Figure { task_count, is_exact });
-    let topics = counted.topics(is_meant);
+    let mut topics = topics_of(counted, permit);
+    let task_count = topics.iter().map(|(_, figure)| figure.task_count).sum();
     // A topic with few tasks may be on no page of a sample.
     let has_more_topics =
         topics.len() > TOPICS_MAX || (!counted.is_exact && permit.grant().is_none());
+    topics.truncate(TOPICS_MAX);
     PendingCounts {
         as_of: counted.as_of,
-        pending: figure(topics.iter().map(|(_, count)| count).sum()),
-        topics: topics
-            .iter()
-            .take(TOPICS_MAX)
-            .map(|(topic, count)| (TopicName::stored(topic), figure(*count)))
-            .collect(),
+        pending: Figure { task_count, is_exact: counted.is_exact },
+        topics,
         has_more_topics,
         minutes: counted.minutes(is_meant).into_iter().map(slot).collect(),
         days: counted.days(is_meant).into_iter().map(slot).collect(),

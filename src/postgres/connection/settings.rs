@@ -63,8 +63,8 @@ impl PostgresSettings {
     /// Takes user and password, and the files of certificates, from another URL.
     ///
     /// # Errors
-    /// When it is no URL, or the URL of another server, database or schema (`options`), or of a less
-    /// protected connection: the tables would be those of another cluster.
+    /// When it is no URL, or its server, database, schema (`options`) or protection is another one:
+    /// the tables would be those of another cluster.
     pub fn replace_credentials(&self, url: &str) -> Result<(), String> {
         let new = Self::new(url)?;
         let is_same = new.place() == self.place()

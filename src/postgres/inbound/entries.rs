@@ -39,9 +39,9 @@ impl InboundStore {
         Ok(Epoch { outbox, number })
     }
 
-    /// Returns the numbers of those rows that are stored, by their ids. The rows must have been read
-    /// before: a node with a later epoch may have read them, too, and may store what this one
-    /// refuses.
+    /// Returns the numbers of those rows that are stored, by their ids. The caller must have read
+    /// the rows before: a node with a later epoch may have read them, too, and may store those that
+    /// this one refuses.
     ///
     /// # Errors
     /// [`StoreError::Overtaken`] when a later epoch has begun.

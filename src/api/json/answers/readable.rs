@@ -8,8 +8,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 /// Returns true for JSON that nests at most 127 times, without half of a surrogate pair (`\ud800`)
-/// and numbers beyond a double. Of the parsers of our clients, PHP's stops at a depth of 512,
-/// Python's at about 1,000, and PHP's also at half of a pair.
+/// and numbers beyond a double. PHP's parser stops at a depth of 512 and at half of a pair, that of
+/// Python at about 1,000.
 pub fn is_readable(json: &str) -> bool {
     serde_json::from_str::<Readable>(json).is_ok()
 }

@@ -94,8 +94,8 @@ pub const DROP: Operation = Operation {
     access: Access::OnTask(&[Action::Drop]),
     summary: "Drop a dead letter",
     description: "Deletes the record of the dead letter for good; it can no longer be redriven. \
-                  While receipts are kept, the task can still be looked up, with its reason and who \
-                  dropped it, but without key, headers and payload.",
+                  While receipts are kept, the task can still be looked up, with its reason and \
+                  who dropped it, but without key, headers and payload.",
     parameters: &[ID, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID],
     body: None,
     answers: &[OperationAnswer::json(StatusCode::OK, "Task", "The dropped dead letter.")],

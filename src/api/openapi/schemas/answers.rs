@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::parts::{described, nullable, object, reference};
+use super::parts::{PAYLOAD_TEXT, described, nullable, object, reference};
 use crate::api::problems::problem_type::{ProblemType, TYPE_PREFIX};
 
 pub fn all() -> Vec<(&'static str, Value)> {
@@ -74,9 +74,7 @@ fn task() -> Value {
                                          task had none."),
         "payload": { "description": "The record's value, if it is JSON: byte for byte as \
                                      submitted." },
-        "payload_text": { "type": "string", "description": "The record's value, if it is UTF-8 but \
-            no JSON, or JSON that many parsers refuse: nested more than 127 times, with half of a \
-            surrogate pair, or with a number beyond a double." },
+        "payload_text": { "type": "string", "description": PAYLOAD_TEXT },
         "payload_base64": described("Base64", "The record's value, if it is not UTF-8."),
         "tombstone": { "const": true, "description": "The record's value is null." },
         "reason": { "type": "string", "description": "For a dead letter: why Punctual gave the \

@@ -2,6 +2,11 @@
 
 use serde_json::{Value, json};
 
+/// The description of a member `payload_text` in answers.
+pub(super) const PAYLOAD_TEXT: &str = "The record's value, if it is UTF-8 but no JSON, or JSON \
+    that many parsers refuse: nested more than 127 times, with half of a surrogate pair, or with a \
+    number beyond a double.";
+
 pub fn reference(component: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{component}") })
 }

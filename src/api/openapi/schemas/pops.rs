@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::parts::{described, object, reference};
+use super::parts::{PAYLOAD_TEXT, described, object, reference};
 use crate::api::handlers::feedback::pop::{TASKS_MAX, WAIT_MAX};
 use crate::domain::topic::callback::{
     CONCURRENCY, CONCURRENCY_MAX, HEADER_BYTES_MAX, HEADERS_MAX, PER_SECOND_MAX, TIMEOUT_MAX,
@@ -92,9 +92,7 @@ fn popped_task() -> Value {
         "headers": described("Headers", "The headers of the record, without those of Punctual."),
         "payload": { "description": "The record's value, if it is JSON: byte for byte as \
                                      submitted." },
-        "payload_text": { "type": "string", "description": "The record's value, if it is UTF-8 but \
-            no JSON, or JSON that many parsers refuse: nested more than 127 times, with half of a \
-            surrogate pair, or with a number beyond a double." },
+        "payload_text": { "type": "string", "description": PAYLOAD_TEXT },
         "payload_base64": described("Base64", "The record's value, if it is not UTF-8."),
         "tombstone": { "const": true, "description": "The record's value is null." },
     });

@@ -13,7 +13,7 @@ use crate::access::principal::Fingerprint;
 use crate::domain::Timestamp;
 
 /// Reads the names of a certificate whose signature and validity were verified, and until when it
-/// is valid. One that cannot be read proves nothing.
+/// is valid. A certificate that cannot be read proves nothing.
 pub fn peer_of(certificate: &[u8]) -> PeerCertificate {
     let id = Fingerprint::of(certificate);
     match names_and_end(certificate) {

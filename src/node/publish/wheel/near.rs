@@ -93,6 +93,8 @@ impl Near {
             }
             let (place, until) = self.next_run();
             let slice = &mut self.due[place];
+            // Its next id is not above `until`, so at least one record leaves. Otherwise the turns
+            // would never end.
             while slice.next_id().is_some_and(|id| until.is_none_or(|until| id <= until)) {
                 let is_full =
                     left > 0 && publish(&slice.held, slice.order[slice.position]) == Handed::Full;
@@ -478,13 +480,19 @@ mod tests {
         let earlier = due_at.minus(MILLISECOND);
         assert!(!near.hand_over(earlier, |_, _| panic!("handed over before its time")));
         assert!(!near.ripen(earlier));
-        let mut count = 0;
         assert!(near.ripen(due_at));
-        assert!(!near.hand_over(due_at, |_, _| {
+        assert_eq!((hand_all_over(&mut near, due_at), near.next_due_at()), (1, None));
+    }
+
+    /// Returns the number of records that were handed over.
+    fn hand_all_over(near: &mut Near, now: Timestamp) -> usize {
+        let mut count = 0;
+        let is_full = near.hand_over(now, |_, _| {
             count += 1;
             Handed::Over
-        }));
-        assert_eq!((count, near.next_due_at()), (1, None));
+        });
+        assert!(!is_full);
+        count
     }
 
     /// Postgres has lost a claim in a failover, and the node has claimed the rows again.
@@ -501,13 +509,13 @@ mod tests {
                 assert!(near.keep(slice, None).is_none());
             }
         }
-        let mut count = 0;
         assert!(near.ripen(due_at));
-        assert!(!near.hand_over(due_at, |_, _| {
-            count += 1;
-            Handed::Over
-        }));
-        assert_eq!((count, near.next_due_at()), (4, None));
+        // In a thread of its own, because turns without end would stop the test.
+        let (sender, handed) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            sender.send((hand_all_over(&mut near, due_at), near.next_due_at()))
+        });
+        assert_eq!(handed.recv_timeout(Duration::from_secs(30)), Ok((4, None)));
     }
 
     #[test]

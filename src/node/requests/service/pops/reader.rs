@@ -349,9 +349,9 @@ fn doubtful_task(record: &GroupRecord, now: Timestamp) -> Option<TaskId> {
     (is_early || is_of_future || is_old(record, attempt, now)).then_some(attempt.id)
 }
 
-/// Returns true when half of the time to run, or a long part of it, is over as far as the headers
-/// tell. They do not tell that its consumer has extended it, nor that the clock of the broker is
-/// behind that of the cluster.
+/// Returns true when half of the time to run, or [`CLOCKS_DIFFER_MAX`] of it, is over as far as the
+/// headers tell. The headers do not tell whether the consumer has extended the time, nor whether
+/// the clock of the broker is behind that of the cluster.
 fn is_old(record: &GroupRecord, attempt: AttemptHeaders, now: Timestamp) -> bool {
     record.record.at.plus((attempt.ttr / 2).min(CLOCKS_DIFFER_MAX)) <= now
 }
