@@ -77,7 +77,7 @@ pub(super) fn start(
 
 /// Places in the audit trail beside those of requests: each turn at an outbox or an intake topic
 /// takes five.
-const AUDIT_PLACES_OF_OTHERS: usize = 1024;
+const AUDIT_PLACES_OF_OTHERS: usize = 3072;
 
 /// Starts the audit trail, if the node has one.
 ///

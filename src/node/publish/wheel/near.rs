@@ -496,8 +496,8 @@ mod tests {
     }
 
     /// Postgres has lost a claim in a failover, and the node has claimed the rows again.
-    #[test]
-    fn a_task_of_two_batches_is_handed_over_for_each() {
+    #[tokio::test]
+    async fn a_task_of_two_batches_is_handed_over_for_each() {
         let (bench, mut near) = (Bench::new(no_plan()), Near::default());
         let due_at = Timestamp::from_micros(START + 10_000);
         for _claim in 0..2 {
@@ -511,11 +511,12 @@ mod tests {
         }
         assert!(near.ripen(due_at));
         // In a thread of its own, because turns without end would stop the test.
-        let (sender, handed) = std::sync::mpsc::channel();
+        let (sender, handed) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || {
             sender.send((hand_all_over(&mut near, due_at), near.next_due_at()))
         });
-        assert_eq!(handed.recv_timeout(Duration::from_secs(30)), Ok((4, None)));
+        let handed = tokio::time::timeout(Duration::from_secs(30), handed).await;
+        assert_eq!(handed.expect("the turns end").unwrap(), (4, None));
     }
 
     #[test]
