@@ -98,14 +98,6 @@ kafka_voters() {
 kafka_copies() { if is_three; then say 3; else say 1; fi; }
 kafka_in_sync() { if is_three; then say 2; else say 1; fi; }
 
-# Stacks of tests are there to be crashed; the shared ones have Kafka's default.
-kafka_session_ms() {
-  case $STACK in
-    */main | */bench) printf 9000 ;;
-    *) printf 3000 ;;
-  esac
-}
-
 broker_properties() { # SERVICE DATA-FOLDER
   cat <<END
 # Written by scripts/stack at each start.
@@ -118,9 +110,8 @@ controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT$(kafka_way_protocols)$(tls_kafka_protocols)
 log.dirs=$2
 
-# After a crash the controller refuses the broker until the old session has expired. A machine that
-# stalls for longer costs the only broker its session, and all partitions their leader.
-broker.session.timeout.ms=$(kafka_session_ms)
+# A broker whose machine stalls for the session timeout (9 s by default) loses its session, and all
+# partitions their leader. A slow machine takes more than 3 s for the start of a broker alone.
 broker.heartbeat.interval.ms=500
 
 # A missing topic must be refused, not created.

@@ -17,7 +17,7 @@ use super::plan::{Kind, Operation, Plan, Resource};
 use super::quota;
 use super::replicated::{self, standby_follows};
 use super::services;
-use crate::support::{eventually_some, now_ms, wait};
+use crate::support::{eventually, eventually_some, now_ms, wait};
 
 /// The lowered limit of a topic, in bytes.
 const LIMIT_LOW: &str = "2000";
@@ -72,8 +72,8 @@ pub async fn perform(
     spans
 }
 
-/// The time until a broker certainly applies a topic's new settings, a moment after the controller
-/// has confirmed them. On a stalling machine, the moment is long.
+/// The time until a broker certainly applies a topic's new settings, a moment after it has told
+/// them. On a stalling machine, the moment is long.
 const TAKEN_UP_MS: i64 = 2000;
 
 async fn carry_out(field: &Field, operation: &Operation) {
@@ -260,8 +260,11 @@ async fn crash_postgres(field: &Field) {
 
 async fn alter(field: &Field, topic: usize, setting: (&str, &str)) {
     let name = field.topic_name(topic);
-    insist(&format!("{} of {name} is set to {}", setting.0, setting.1), async || {
-        field.cluster.try_alter_topic(&name, &[setting]).await
+    let what = format!("{} of {name} is set to {}", setting.0, setting.1);
+    insist(&what, async || field.cluster.try_alter_topic(&name, &[setting]).await).await;
+    // A broker that has just begun on a stalling machine needs seconds to read them.
+    eventually(&what, RESTART_DEADLINE, async || {
+        field.cluster.has_settings(&name, &[setting]).await == Ok(true)
     })
     .await;
 }

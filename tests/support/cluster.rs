@@ -326,17 +326,27 @@ impl Cluster {
     /// Replaces a topic's settings.
     pub async fn alter_topic(&self, topic: &str, settings: &[(&str, &str)]) {
         self.try_alter_topic(topic, settings).await.unwrap();
-        // The broker applies settings a moment after it has confirmed them.
         eventually(&format!("topic {topic} has its new settings"), SERVER_DEADLINE, async || {
-            let resource = ResourceSpecifier::Topic(topic);
-            let described =
-                self.admin.describe_configs([&resource], &AdminOptions::new()).await.unwrap();
-            let described = described.into_iter().next().unwrap().unwrap();
-            settings.iter().all(|(key, value)| {
-                described.get(key).is_some_and(|entry| entry.value.as_deref() == Some(value))
-            })
+            self.has_settings(topic, settings).await.unwrap()
         })
         .await;
+    }
+
+    /// Returns true when the broker knows these settings of the topic, a moment after it has
+    /// confirmed them. Fails if Kafka is down.
+    pub async fn has_settings(
+        &self,
+        topic: &str,
+        settings: &[(&str, &str)],
+    ) -> Result<bool, String> {
+        let resource = ResourceSpecifier::Topic(topic);
+        let described = self.admin.describe_configs([&resource], &admin_options()).await;
+        let described = described.map_err(|error| error.to_string())?.into_iter().next();
+        let described = described.unwrap().map_err(|error| error.to_string())?;
+        let is_set = |(key, value): &(&str, &str)| {
+            described.get(key).is_some_and(|entry| entry.value.as_deref() == Some(value))
+        };
+        Ok(settings.iter().all(is_set))
     }
 
     /// Replaces a topic's settings, or fails if Kafka is down. Kafka applies them a moment later.
