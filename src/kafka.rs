@@ -33,7 +33,7 @@ pub use context::Hooks;
 pub use delivery::{DeliveryFailure, DeliveryOutcome, DeliveryReport, Reason, SendError};
 pub use intake::appender::{NewRecord, RecordAppender};
 pub use intake::rejects::{Reject, RejectOutcome, RejectProducer};
-pub use intake::stalls::FoundPartitions;
+pub use intake::stalls::{FoundPartitions, Stall};
 pub use intake::{IntakeError, IntakeReader, LogBounds, ReadFailure};
 pub use metrics::KafkaMetrics;
 pub use producer::Producer;

@@ -4,10 +4,11 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use punctual::domain::topic::group::ConsumerGroup;
 use punctual::domain::{Failure, Headers, TopicName};
 use punctual::kafka::{
-    DeliveryFailure, DeliveryOutcome, Hooks, IntakeReader, LookUpError, Mode, Producer,
-    ReadFailure, SendError, TopicCompression, TopicFacts,
+    DeliveryFailure, DeliveryOutcome, GroupMember, Hooks, IntakeReader, KafkaSettings, LookUpError,
+    Mode, Producer, ReadFailure, SendError, Stall, TopicCompression, TopicFacts,
 };
 use rdkafka::ClientConfig;
 use rdkafka::message::{Headers as _, Message, Timestamp as RecordTime};
@@ -453,6 +454,44 @@ async fn a_reader_that_stands_still_before_the_end_of_a_log_is_outdated_and_an_i
     for (reader, _) in readers {
         reader.close().await;
     }
+}
+
+/// The broker of one member names no coordinator of its group. The other two share a partition, so
+/// one of them gets none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_does_not_join_its_group_is_stalled_and_one_without_a_partition_is_not() {
+    const DEADLINE: Duration = Duration::from_secs(180);
+    const LOOKS: Duration = Duration::from_secs(40);
+    let real = bootstrap();
+    let topic = topic(&real, "edge-member", 1, &[]).await;
+    let without_coordinator = MockCluster::new(1).unwrap();
+    without_coordinator.create_topic(topic.as_str(), 1, 1).unwrap();
+    without_coordinator.request_errors(
+        RDKafkaApiKey::FindCoordinator,
+        &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE; 10_000],
+    );
+    let group = ConsumerGroup::new(topic.as_str()).unwrap();
+    let member =
+        |settings: &KafkaSettings| GroupMember::join(settings, &topic, &group).expect("a member");
+    let outside = member(&settings(&without_coordinator.bootstrap_servers(), &[]));
+    let plain = settings(&real, &[]);
+    let members = [member(&plain), member(&plain)];
+
+    let stall_of = async |member: &GroupMember, deadline| {
+        tokio::select! {
+            stall = tokio::time::timeout(deadline, member.stalled()) => stall.ok(),
+            read = member.next() => panic!("read {read:?}"),
+        }
+    };
+    let (outside_stall, first, second) = tokio::join!(
+        stall_of(&outside, DEADLINE),
+        stall_of(&members[0], LOOKS),
+        stall_of(&members[1], LOOKS),
+    );
+    assert_eq!(outside_stall, Some(Stall::Group));
+    assert_eq!([first, second], [None; 2], "they are members");
+    let [first, second] = members;
+    tokio::join!(outside.leave(), first.leave(), second.leave());
 }
 
 /// Appends to all partitions, in a transaction that is aborted.

@@ -1,9 +1,13 @@
-//! Finds a client that has stopped reading a partition.
+//! Finds a client that has stopped reading a partition, or never begins.
 //!
 //! After a broker was away, librdkafka (2.12 at least) may never fetch from a partition again,
 //! without an error or a log line (its issue 5153). Another client must take its place. The sign:
 //! the log has records behind the place of the client, the client has none ready, and its place
 //! stays the same. Or the client cannot ask for the end of the log, although it gets metadata.
+//!
+//! A client whose question about its topic fails while it joins its group waits for the next
+//! regular refresh of the metadata, up to five minutes. The sign: its statistics say so, although
+//! it gets metadata.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -102,6 +106,9 @@ fn ends<C: ConsumerContext>(
 pub struct Places {
     at: Monotonic,
     next: HashMap<i32, i64>,
+    /// The client has not asked to join its group. It waits for metadata, or for the coordinator.
+    /// A client without a subscription stays so.
+    is_outside: bool,
 }
 
 impl Places {
@@ -110,7 +117,11 @@ impl Places {
         let all = all.flat_map(|topic| &topic.partitions);
         let waiting = all.filter(|(_, partition)| partition.fetchq_cnt == 0);
         let next = waiting.map(|(number, partition)| (*number, partition.next_offset)).collect();
-        Self { at, next }
+        let is_outside = statistics
+            .cgrp
+            .as_ref()
+            .is_some_and(|group| matches!(group.join_state.as_str(), "init" | "wait-metadata"));
+        Self { at, next, is_outside }
     }
 }
 
@@ -121,6 +132,8 @@ pub enum Stall {
     Partition(i32),
     /// The client does not reach the leaders of its partitions.
     Leaders,
+    /// The client does not join its group.
+    Group,
 }
 
 impl fmt::Display for Stall {
@@ -128,6 +141,7 @@ impl fmt::Display for Stall {
         match self {
             Self::Partition(number) => write!(f, "it reads no records of partition {number}"),
             Self::Leaders => f.write_str("it does not reach the leaders of its partitions"),
+            Self::Group => f.write_str("it does not join its group"),
         }
     }
 }
@@ -139,12 +153,24 @@ pub struct StallWatch {
     /// has been seen there.
     standing: BTreeMap<i32, (i64, Monotonic)>,
     unanswered_since: Option<Monotonic>,
+    outside_since: Option<Monotonic>,
 }
 
 impl StallWatch {
     /// Forgets what was seen: Kafka does not answer.
     pub fn clear(&mut self) {
         *self = Self::default();
+    }
+
+    /// Looks whether the client, which is to be a member of a group, joins it. Returns a stall that
+    /// has lasted for 20 s.
+    pub fn see_group(&mut self, places: &Places, now: Monotonic) -> Option<Stall> {
+        if !places.is_outside || now.since(places.at) > PLACE_AGE_MAX {
+            self.outside_since = None;
+            return None;
+        }
+        let since = *self.outside_since.get_or_insert(now);
+        (now.since(since) >= STANDS_MAX).then_some(Stall::Group)
     }
 
     /// Compares the ends of the client's partitions, as of now, with its places. Returns a stall
@@ -179,6 +205,8 @@ impl StallWatch {
 
 #[cfg(test)]
 mod tests {
+    use rdkafka::statistics::ConsumerGroup;
+
     use super::*;
 
     fn at(seconds: u64) -> Monotonic {
@@ -186,7 +214,7 @@ mod tests {
     }
 
     fn places(seconds: u64, next: &[(i32, i64)]) -> Places {
-        Places { at: at(seconds), next: next.iter().copied().collect() }
+        Places { at: at(seconds), next: next.iter().copied().collect(), is_outside: false }
     }
 
     /// The second of a probe, the ends of partitions, and the places of the client.
@@ -251,5 +279,37 @@ mod tests {
         assert_eq!(watch.see(None, &Places::default(), at(21)), None);
         assert_eq!(watch.see(Some(&HashMap::new()), &Places::default(), at(22)), None);
         assert_eq!(watch.see(None, &Places::default(), at(41)), None);
+    }
+
+    /// The places of a member of a group, whose statistics tell this state.
+    fn member(seconds: u64, join_state: &str) -> Places {
+        let group = ConsumerGroup { join_state: join_state.to_owned(), ..Default::default() };
+        let statistics = Statistics { cgrp: Some(group), ..Default::default() };
+        Places::new(&statistics, &TopicName::stored("t"), at(seconds))
+    }
+
+    #[test]
+    fn a_member_that_does_not_ask_to_join_for_20_seconds_is_stalled() {
+        let stalls = |states: [(u64, &str); 4]| {
+            let mut watch = StallWatch::default();
+            states.map(|(second, state)| watch.see_group(&member(second, state), at(second)))
+        };
+        let waits = [(0, "init"), (5, "wait-metadata"), (19, "wait-metadata"), (20, "init")];
+        assert_eq!(stalls(waits), [None, None, None, Some(Stall::Group)]);
+        let asks = [(0, "init"), (15, "wait-join"), (20, "init"), (39, "wait-metadata")];
+        assert_eq!(stalls(asks), [None; 4]);
+        let joined = [(0, "steady"), (20, "steady"), (40, "wait-sync"), (60, "steady")];
+        assert_eq!(stalls(joined), [None; 4]);
+    }
+
+    #[test]
+    fn a_member_that_nobody_serves_or_without_an_answer_of_kafka_is_not_stalled() {
+        let mut watch = StallWatch::default();
+        let old = member(0, "wait-metadata");
+        assert_eq!([0, 10, 20, 30].map(|second| watch.see_group(&old, at(second))), [None; 4]);
+        let mut watch = StallWatch::default();
+        assert_eq!(watch.see_group(&member(0, "init"), at(0)), None);
+        watch.clear();
+        assert_eq!(watch.see_group(&member(25, "init"), at(25)), None);
     }
 }

@@ -216,8 +216,8 @@ impl GroupMember {
         }
     }
 
-    /// Watches the member, and returns when it has stopped reading one of its partitions. Another
-    /// member must take its place.
+    /// Watches the member, and returns when it has stopped reading one of its partitions, or does
+    /// not join its group. Another member must take its place.
     pub fn stalled(&self) -> impl Future<Output = Stall> + Send + 'static {
         let (consumer, topic) = (Arc::downgrade(&self.consumer), self.topic.clone());
         let probing = Arc::clone(&self.probing);
@@ -273,7 +273,9 @@ fn find_stall(
         watch.clear();
         return None;
     };
-    watch.see(probe.ends.as_ref(), &context.places.lock(), clock::monotonic())
+    let (places, now) = (context.places.lock(), clock::monotonic());
+    let outside = watch.see_group(&places, now);
+    watch.see(probe.ends.as_ref(), &places, now).or(outside)
 }
 
 fn is_refusal(error: &KafkaError) -> bool {
