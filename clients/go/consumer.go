@@ -43,8 +43,9 @@ func NewOnce(remembered int) *Once {
 }
 
 // Run runs the work unless this task's work has succeeded before, and returns whether it ran. Work
-// that fails is not remembered. Records of one task are on one partition, so only one goroutine has
-// them.
+// that fails is not remembered. Records of a task with a key are on one partition, so only one
+// goroutine has them. A duplicate of a task without a key may be on another partition, which
+// another goroutine reads at the same time.
 func (once *Once) Run(taskID string, work func() error) (bool, error) {
 	if taskID == "" { // a record of another producer
 		return true, work()

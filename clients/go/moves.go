@@ -130,12 +130,13 @@ type RedriveRange struct {
 type Redriven struct {
 	// Count is the number of tasks that were redriven; in a dry run, of those that would be.
 	Count int
-	// HasMore: there are more, at which other callers were at work.
+	// HasMore: there are more. Other callers were at work at them, or the call has failed there.
 	HasMore bool
 }
 
 // RedriveMany redrives the dead letters of a topic in a range. The count lacks those of an attempt
-// whose answer was lost. The call may be repeated.
+// whose answer was lost. The call may be repeated. If it fails after some, they are counted, and
+// HasMore is true. A dry run fails.
 func (client *Client) RedriveMany(
 	ctx context.Context, topic string, of RedriveRange,
 ) (Redriven, error) {
@@ -152,8 +153,11 @@ func (client *Client) RedriveMany(
 			More     bool   `json:"more"`
 			Cursor   string `json:"cursor"`
 		}](ctx, client, http.MethodPost, "/v1/dead/redrive", body)
+		if err != nil && (total.Count == 0 || of.DryRun) {
+			return Redriven{}, err
+		}
 		if err != nil {
-			return total, err
+			return total, nil
 		}
 		hasMoved := part.Cursor != "" && part.Cursor != cursor
 		total.Count += part.Redriven
@@ -174,7 +178,10 @@ func (client *Client) RedriveMany(
 		}
 		select {
 		case <-ctx.Done():
-			return total, ctx.Err()
+			if total.Count == 0 || of.DryRun {
+				return Redriven{}, ctx.Err()
+			}
+			return total, nil
 		case <-time.After(pause + mathrand.N(pause/4+1)):
 		}
 		pause = min(2*pause, pauseMax)

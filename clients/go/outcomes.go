@@ -3,6 +3,7 @@ package punctual
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	mathrand "math/rand/v2"
 	"net/http"
 	"time"
@@ -123,7 +124,8 @@ func (client *Client) Outcomes(ctx context.Context, outcomes []Outcome) ([]Resul
 	return client.many(ctx, "/v1/outcomes", "outcomes", bodies)
 }
 
-// SubmitMany submits up to 10,000 tasks for a topic. It returns a Result for each, in order.
+// SubmitMany submits up to 10,000 tasks for a topic. It returns a Result for each, in order. A task
+// whose Problem is outcome-unknown may exist.
 func (client *Client) SubmitMany(
 	ctx context.Context, topic string, drafts []Draft,
 ) ([]Result, error) {
@@ -165,6 +167,17 @@ type partResult struct {
 	Answered
 }
 
+// retryAfter returns how long the part is not to be repeated.
+func (part partResult) retryAfter() time.Duration {
+	var problem struct {
+		Seconds float64 `json:"retry_after"`
+	}
+	if part.Problem == nil || json.Unmarshal(part.Problem, &problem) != nil {
+		return 0
+	}
+	return min(time.Duration(problem.Seconds*float64(time.Second)), retryAfterMax)
+}
+
 func (part partResult) result() Result {
 	switch {
 	case part.Verdict != "":
@@ -181,7 +194,8 @@ func (part partResult) result() Result {
 	}
 }
 
-// many makes a call with many parts. It repeats those that were not done, or perhaps.
+// many makes a call with many parts. It repeats those that were not done, or perhaps. Once some
+// parts have their answer, a failure leaves the others with their problem.
 func (client *Client) many(
 	ctx context.Context, path, member string, bodies []map[string]any,
 ) ([]Result, error) {
@@ -189,40 +203,55 @@ func (client *Client) many(
 	for index := range left {
 		left[index] = index
 	}
-	began := time.Now()
+	began, isFirst := time.Now(), true
 	for pause := pauseMin; len(left) > 0; pause = min(2*pause, pauseMax) {
 		parts := make([]map[string]any, len(left))
 		for place, index := range left {
 			parts[place] = bodies[index]
 		}
 		got, err := client.call(ctx, http.MethodPost, path, map[string]any{member: parts}, forEver)
-		if err != nil {
-			return nil, err
-		}
-		if got.status >= 300 {
-			return nil, problemOf(got.body)
-		}
-		var answers struct {
+		answers, err := read[struct {
 			Results []partResult `json:"results"`
-		}
-		if err := json.Unmarshal(got.body, &answers); err != nil {
+		}](got, err)
+		if err != nil && isFirst {
 			return nil, err
 		}
-		var again []int
-		for place, part := range answers.Results[:min(len(left), len(answers.Results))] {
-			results[left[place]] = part.result()
-			if isRepeated(part.Status) {
-				again = append(again, left[place])
+		if err != nil {
+			var noAnswer *NoAnswer
+			if got.wasLost || errors.As(err, &noAnswer) && noAnswer.IsUnknown {
+				for _, index := range left {
+					results[index] = Result{Problem: unknown(err)}
+				}
 			}
+			return results, nil
+		}
+		isFirst = false
+		var again []int
+		wait := pause
+		for place, part := range answers.Results[:min(len(left), len(answers.Results))] {
+			index, result := left[place], part.result()
+			if !isRepeated(part.Status) {
+				results[index] = result
+				continue
+			}
+			again, wait = append(again, index), max(wait, part.retryAfter())
+			// A refusal does not tell whether an earlier attempt was done.
+			if before := results[index].Problem; before != nil && before.wasPerhapsDone() {
+				continue
+			}
+			if refused := result.Problem; got.wasLost && refused != nil && !refused.wasPerhapsDone() {
+				result.Problem = unknown(refused)
+			}
+			results[index] = result
 		}
 		left = again
-		if len(left) == 0 || time.Since(began)+pause > client.retryFor {
+		if len(left) == 0 || time.Since(began)+wait > client.retryFor {
 			break
 		}
 		select {
 		case <-ctx.Done():
 			return results, nil
-		case <-time.After(pause + mathrand.N(pause/4+1)):
+		case <-time.After(wait + mathrand.N(wait/4+1)):
 		}
 	}
 	return results, nil

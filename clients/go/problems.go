@@ -3,6 +3,7 @@ package punctual
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 )
 
@@ -49,6 +50,21 @@ func problemOf(body []byte) *Problem {
 // isOfNode tells the problem of a node from the answer of a proxy. A proxy may not know what was
 // done.
 func (problem *Problem) isOfNode() bool { return strings.HasPrefix(problem.Type, problemPrefix) }
+
+// unknown is the problem of a part of a call that may have been done by an attempt that failed.
+func unknown(failure error) *Problem {
+	return &Problem{
+		Slug:   "outcome-unknown",
+		Type:   problemPrefix + "outcome-unknown",
+		Status: http.StatusServiceUnavailable,
+		Detail: failure.Error(),
+	}
+}
+
+// wasPerhapsDone tells of the problems that do not say whether the request was done.
+func (problem *Problem) wasPerhapsDone() bool {
+	return problem.Status >= 500 && isRepeated(problem.Status) && !problem.isNotDone()
+}
 
 // isNotDone tells of the problems with status 503 that prove that nothing was done.
 func (problem *Problem) isNotDone() bool {

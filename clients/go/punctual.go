@@ -97,10 +97,11 @@ type Cancelled struct {
 
 // Client is a client of one node, for any number of goroutines.
 type Client struct {
-	base     string
-	token    string
-	http     http.Client
-	retryFor time.Duration
+	base      string
+	token     string
+	transport *http.Transport
+	http      http.Client
+	retryFor  time.Duration
 }
 
 // Option changes a new client.
@@ -131,9 +132,7 @@ func CAFile(path string) Option {
 		if !pool.AppendCertsFromPEM(pem) {
 			return fmt.Errorf("%s has no certificate", path)
 		}
-		transport := http.DefaultTransport.(*http.Transport).Clone()
-		transport.TLSClientConfig = &tls.Config{RootCAs: pool}
-		client.http.Transport = transport
+		client.transport.TLSClientConfig = &tls.Config{RootCAs: pool}
 		return nil
 	}
 }
@@ -154,10 +153,24 @@ func New(node string, options ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	transport, isPlain := http.DefaultTransport.(*http.Transport)
+	if isPlain {
+		transport = transport.Clone()
+	} else { // the program has another one
+		transport = &http.Transport{
+			Proxy:             http.ProxyFromEnvironment,
+			ForceAttemptHTTP2: true,
+			MaxIdleConns:      100,
+			IdleConnTimeout:   90 * time.Second,
+		}
+	}
+	// By default, all but two connections to a node end with their request.
+	transport.MaxIdleConnsPerHost = transport.MaxIdleConns
 	client := &Client{
-		base:     strings.TrimSuffix(node, "/"),
-		http:     http.Client{Timeout: 35 * time.Second},
-		retryFor: 30 * time.Second,
+		base:      strings.TrimSuffix(node, "/"),
+		transport: transport,
+		http:      http.Client{Timeout: 35 * time.Second, Transport: transport},
+		retryFor:  30 * time.Second,
 	}
 	for _, option := range options {
 		if err := option(client); err != nil {
@@ -289,6 +302,8 @@ type answer struct {
 	status     int
 	retryAfter time.Duration
 	body       []byte
+	// wasLost: an attempt before this one may have been done.
+	wasLost bool
 }
 
 // call repeats a request until it has an answer. It repeats what was not done (429, 503), and what
@@ -317,6 +332,7 @@ func (client *Client) call(
 		}
 		if failure == nil {
 			if !isRepeated(got.status) {
+				got.wasLost = isUnknown
 				return got, nil
 			}
 			problem := problemOf(got.body)
@@ -371,7 +387,8 @@ func (client *Client) attempt(
 		return answer{}, errors.New("the answer is not of Punctual")
 	}
 	seconds, _ := strconv.Atoi(response.Header.Get("retry-after")) // none: 0
-	return answer{response.StatusCode, time.Duration(seconds) * time.Second, read}, nil
+	retryAfter := time.Duration(seconds) * time.Second
+	return answer{status: response.StatusCode, retryAfter: retryAfter, body: read}, nil
 }
 
 // isRepeated tells of calls, and of parts of them, that were not done, or perhaps.

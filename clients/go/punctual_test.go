@@ -324,6 +324,19 @@ func TestTheErrorOfAGatewayDoesNotTellWhatWasDone(t *testing.T) {
 	}
 }
 
+func TestAFailureAfterSomePartsLeavesTheOthersWithTheirProblem(t *testing.T) {
+	clients(t)
+	drafts := []punctual.Draft{{Payload: 0}, {Payload: 1}, {Payload: 2}}
+	for way, second := range map[string]string{"refused": "unavailable", "lost": "outcome-unknown"} {
+		url := os.Getenv("PUNCTUAL_LOSING_URL") + "/partly-" + way
+		client := open(t, url, punctual.RetryFor(3*time.Second))
+		results := must[[]punctual.Result](t)(client.SubmitMany(ctx, topic, drafts))
+		equal(t, results[0].Task.State, "scheduled")
+		equal(t, results[1].Problem.Slug, second)
+		equal(t, results[2].Problem.Slug, "outcome-unknown")
+	}
+}
+
 func TestARefusedRequestIsAProblemWithAType(t *testing.T) {
 	client, _ := clients(t)
 	var problem *punctual.Problem
@@ -365,7 +378,7 @@ func TestAMonthPassesInATest(t *testing.T) {
 	records := dev.Published("orders")
 	equal(t, len(records), 1)
 	equal(t, string(records[0].Payload), "7")
-	equal(t, records[0].Headers[punctual.HeaderTaskID], task.ID)
+	equal(t, records[0].Headers[punctual.HeaderTaskID], any(task.ID))
 	failing.run(func() { dev.Published("ordres") })
 	contains(t, failing.said, "no such topic")
 	failing.run(func() { dev.Advance(30) })

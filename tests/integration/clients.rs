@@ -16,6 +16,7 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::StreamExt as _;
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::support::node::binary;
@@ -31,13 +32,15 @@ fn root() -> &'static Path {
 
 /// A proxy that is bad to each request in the same way: it loses the first answer, refuses the
 /// second attempt, forgets the outcome of the third, and answers the fourth. Below `/gateway`, it
-/// answers as a gateway that has lost its connection to the node, and below `/stalled` its answers
-/// have no end.
+/// answers as a gateway that has lost its connection to the node, below `/stalled` its answers have
+/// no end, and below `/partly-refused` and `/partly-lost` bulk calls fail after their first part.
 struct LosingProxy {
     base: String,
     http: reqwest::Client,
     attempts: Mutex<HashMap<(Method, String, Bytes), Attempts>>,
     gateway_count: AtomicUsize,
+    /// When the bulk calls came that fail after their first part.
+    partial_at: Mutex<Vec<Instant>>,
 }
 
 /// The attempts of one request.
@@ -57,6 +60,7 @@ impl LosingProxy {
             http: crate::support::api::client(Duration::from_secs(30)),
             attempts: Mutex::default(),
             gateway_count: AtomicUsize::new(0),
+            partial_at: Mutex::default(),
         });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -80,6 +84,10 @@ impl LosingProxy {
         }
         if uri.path().starts_with("/stalled/") {
             return stalled();
+        }
+        if uri.path().starts_with("/partly-") {
+            proxy.partial_at.lock().push(Instant::now());
+            return partial(&body, uri.path().starts_with("/partly-refused/"));
         }
         let (attempt, retry_after) = {
             let mut attempts = proxy.attempts.lock();
@@ -123,6 +131,37 @@ impl LosingProxy {
             .map(|pair| pair[1] - pair[0])
             .collect()
     }
+}
+
+/// Answers a bulk submit of three tasks: the first is done, the second is not, the third perhaps.
+/// The repetition of these two is refused, or its answer is lost.
+fn partial(body: &Bytes, is_refused: bool) -> Response {
+    let body: Value = serde_json::from_slice(body).unwrap();
+    let problem = |slug: &str, status: u16| {
+        let kind = format!("urn:punctual:problem:{slug}");
+        json!({ "type": kind, "title": "..", "status": status, "detail": "by the proxy" })
+    };
+    match (body["tasks"].as_array().unwrap().len(), is_refused) {
+        (3, _) => {
+            let mut unavailable = problem("unavailable", 503);
+            unavailable["retry_after"] = 1.into();
+            let unknown = problem("outcome-unknown", 503);
+            let task =
+                json!({ "id": "01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f", "state": "scheduled" });
+            let results = json!({ "results": [
+                { "status": 201, "task": task },
+                { "status": 503, "problem": unavailable },
+                { "status": 503, "problem": unknown },
+            ] });
+            answered(StatusCode::OK, &results)
+        }
+        (_, true) => answered(StatusCode::UNAUTHORIZED, &problem("unauthenticated", 401)),
+        (_, false) => lost(),
+    }
+}
+
+fn answered(status: StatusCode, body: &Value) -> Response {
+    (status, [("content-type", "application/json")], body.to_string()).into_response()
 }
 
 fn stalled() -> Response {
@@ -219,6 +258,9 @@ async fn keeps_its_promises(language: &str, mut command: Command) {
     let second = Duration::from_secs(1);
     assert!(pauses.len() == 2 && pauses.iter().all(|pause| *pause >= second), "{pauses:?}");
     assert_eq!(proxy.gateway_count.load(Ordering::Relaxed), 1, "a trigger that may have been done");
+    let partial = proxy.partial_at.lock().clone();
+    assert!(partial.len() >= 4, "two bulk calls, each with a repetition: {}", partial.len());
+    assert!(partial[1] - partial[0] >= second, "{:?}", partial[1] - partial[0]);
     let path = format!("/v1/tasks?topic={topic}&limit=100");
     let pending = node.api().get(&path).await.json()["tasks"].as_array().unwrap().clone();
     let mut keys: Vec<&str> = pending.iter().map(|task| task["key"].as_str().unwrap()).collect();

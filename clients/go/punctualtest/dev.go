@@ -27,14 +27,22 @@ type Server struct {
 	URL, Kafka string
 }
 
-// The server gives up on a task that it cannot publish for 10 seconds.
-var caller = http.Client{Timeout: time.Minute}
+// The server answers after 10 minutes at the latest.
+var caller = http.Client{Timeout: 610 * time.Second}
 
-// Record is a published record.
+// Record is a published record. The one of Key and KeyBytes, and of Payload, PayloadText,
+// PayloadBytes and Tombstone, is set that it has.
 type Record struct {
-	Key     string            `json:"key"`
-	Payload json.RawMessage   `json:"payload"`
-	Headers map[string]string `json:"headers"`
+	Key string `json:"key"`
+	// KeyBytes is a key that is not UTF-8.
+	KeyBytes []byte          `json:"key_base64"`
+	Payload  json.RawMessage `json:"payload"`
+	// PayloadText is text that is not JSON.
+	PayloadText  *string `json:"payload_text"`
+	PayloadBytes []byte  `json:"payload_base64"`
+	Tombstone    bool    `json:"tombstone"`
+	// Headers have text, or a map with base64 for bytes that are not UTF-8.
+	Headers map[string]any `json:"headers"`
 }
 
 // Start starts a server with topics (NAME:PARTITIONS). The program is that of PUNCTUAL_BIN,

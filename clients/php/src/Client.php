@@ -241,7 +241,7 @@ final class Client
     /**
      * Redrives all dead letters of a topic, or those of a range of due times, `$dueTo` not
      * included. The count lacks those of an attempt whose answer was lost. The call may be
-     * repeated.
+     * repeated. If it fails after some, they are counted, and there are more. A dry run fails.
      */
     public function redriveMany(
         string $topic,
@@ -255,7 +255,14 @@ final class Client
         [$count, $cursor, $since, $pause] = [0, null, hrtime(true), Http::PAUSE_MIN];
         while (true) {
             $part = $body + ['cursor' => $cursor];
-            $answer = Http::successful($this->http->call('POST', '/v1/dead/redrive', $part));
+            try {
+                $answer = Http::successful($this->http->call('POST', '/v1/dead/redrive', $part));
+            } catch (NoAnswer | Problem $failure) {
+                if ($count === 0 || $dryRun) {
+                    throw $failure;
+                }
+                return new Redriven($count, true);
+            }
             $hasMoved = $answer['cursor'] !== null && $answer['cursor'] !== $cursor;
             $cursor = $answer['cursor'];
             $count += $answer['redriven'];

@@ -10,8 +10,8 @@ namespace Punctual;
  */
 final class DevServer
 {
-    /** In seconds. The server gives up on a task that it cannot publish for 10 seconds. */
-    private const TIMEOUT = 60;
+    /** In seconds. The server answers after 10 minutes at the latest. */
+    private const TIMEOUT = 610;
 
     public readonly string $url;
     /** The bootstrap server for Kafka clients. */

@@ -57,7 +57,8 @@ final class Http
      * have been done (no answer, other 5xx) if a repetition starts within `$safeFor`.
      *
      * @param list<string> $condition the headers of a condition
-     * @return array{int, float, array} status, seconds of Retry-After, body
+     * @return array{int, float, array, bool} status, seconds of Retry-After, body, and whether an
+     *     attempt before this one may have been done
      */
     public function call(
         string $method,
@@ -83,7 +84,7 @@ final class Http
         $began = hrtime(true);
         $isUnknown = false;
         for ($attempt = 0; ; $attempt++) {
-            $answer = $this->attempt($method, $path, $text, $condition);
+            $answer = $this->attempt($method, $path, $text, $condition, $safeFor !== INF);
             $asked = 0.0;
             $isFinal = false;
             if (is_int($answer)) {
@@ -91,7 +92,7 @@ final class Http
                 $isFinal = in_array($answer, self::CERTIFICATE, true);
                 $isUnknown = $isUnknown || !in_array($answer, self::NOT_CONNECTED, true);
             } elseif (!in_array($answer[0], self::REPEATED, true)) {
-                return $answer;
+                return [...$answer, $isUnknown];
             } else {
                 $problem = new Problem($answer[2]);
                 $failure = $problem->getMessage();
@@ -138,7 +139,10 @@ final class Http
         } while ($query[$parameter] !== null);
     }
 
-    /** Makes a call with many parts. Repeats those that were not done, or perhaps. */
+    /**
+     * Makes a call with many parts. Repeats those that were not done, or perhaps. Once some parts
+     * have their answer, a failure leaves the others with their problem.
+     */
     public function many(string $path, string $member, array $bodies): array
     {
         $results = [];
@@ -146,18 +150,61 @@ final class Http
         $began = hrtime(true);
         for ($pause = self::PAUSE_MIN; $left !== []; $pause = min($pause * 2, self::PAUSE_MAX)) {
             $body = [$member => array_values($left)];
-            $answers = self::successful($this->call('POST', $path, $body))['results'];
-            $results = array_combine(array_keys($left), $answers) + $results;
-            $isRepeated = static fn (int $index) =>
-                in_array($results[$index]['status'], self::REPEATED, true);
-            $left = array_filter($left, $isRepeated, ARRAY_FILTER_USE_KEY);
-            if ($left === [] || (hrtime(true) - $began) / 1e9 + $pause > $this->retryFor) {
+            $wasLost = false;
+            try {
+                $answer = $this->call('POST', $path, $body);
+                $wasLost = $answer[3];
+                $answers = self::successful($answer)['results'];
+            } catch (NoAnswer | Problem $failure) {
+                if ($results === []) {
+                    throw $failure;
+                }
+                if ($wasLost || ($failure instanceof NoAnswer && $failure->isUnknown)) {
+                    $result = self::unknown($failure);
+                    $results = array_fill_keys(array_keys($left), $result) + $results;
+                }
                 break;
             }
-            usleep((int) ($pause * (1e6 + random_int(0, 250_000))));
+            $wait = $pause;
+            foreach (array_combine(array_keys($left), $answers) as $index => $result) {
+                if (in_array($result['status'], self::REPEATED, true)) {
+                    $asked = (float) ($result['problem']['retry_after'] ?? 0);
+                    $wait = max($wait, min($asked, self::RETRY_AFTER_MAX));
+                    // A refusal does not tell whether an earlier attempt was done.
+                    if (self::wasPerhapsDone($results[$index] ?? null)) {
+                        continue;
+                    }
+                    if ($wasLost && !self::wasPerhapsDone($result)) {
+                        $result = self::unknown(new Problem($result['problem']));
+                    }
+                } else {
+                    unset($left[$index]);
+                }
+                $results[$index] = $result;
+            }
+            if ($left === [] || (hrtime(true) - $began) / 1e9 + $wait > $this->retryFor) {
+                break;
+            }
+            usleep((int) ($wait * (1e6 + random_int(0, 250_000))));
         }
         ksort($results);
         return $results;
+    }
+
+    /** Returns the result of a part of a call that may have been done by an attempt that failed. */
+    private static function unknown(\RuntimeException $failure): array
+    {
+        return ['status' => 503, 'problem' => Problem::unknown($failure)];
+    }
+
+    /** Tells of a part of a call whose last answer does not say whether it was done. */
+    private static function wasPerhapsDone(?array $result): bool
+    {
+        $status = $result['status'] ?? 0;
+        if ($status < 500 || !in_array($status, self::REPEATED, true)) {
+            return false;
+        }
+        return !in_array((new Problem($result['problem']))->slug, self::NOT_DONE, true);
     }
 
     /** @return int|array{int, float, array} the error of curl, or the answer */
@@ -166,6 +213,7 @@ final class Http
         string $path,
         ?string $text,
         array $condition,
+        bool $isOnce,
     ): int|array {
         $retryAfter = 0.0;
         $headers = ['expect:', ...$condition];
@@ -182,6 +230,8 @@ final class Http
             CURLOPT_HTTPHEADER => $headers,
             CURLOPT_RETURNTRANSFER => true,
             CURLOPT_TIMEOUT_MS => (int) ($this->timeout * 1000),
+            // On a kept connection that ends without an answer, curl repeats the request by itself.
+            CURLOPT_FRESH_CONNECT => $isOnce,
             CURLOPT_HEADERFUNCTION => static function ($curl, string $line) use (&$retryAfter) {
                 if (stripos($line, 'retry-after:') === 0) {
                     $retryAfter = (float) substr($line, 12);
@@ -192,7 +242,11 @@ final class Http
           + ($this->caFile === null ? [] : [CURLOPT_CAINFO => $this->caFile]));
         $answer = curl_exec($this->curl);
         if ($answer === false) {
-            return curl_errno($this->curl);
+            $error = curl_errno($this->curl);
+            // Curl may have sent the request before, on a kept connection that has ended.
+            $isSent = curl_getinfo($this->curl, CURLINFO_REQUEST_SIZE) > 0;
+            $isHidden = $isSent && in_array($error, self::NOT_CONNECTED, true);
+            return $isHidden ? CURLE_GOT_NOTHING : $error;
         }
         $body = json_decode($answer, true);
         $status = curl_getinfo($this->curl, CURLINFO_RESPONSE_CODE);

@@ -25,6 +25,17 @@ final class Problem extends \RuntimeException
         parent::__construct("{$this->slug}: {$this->detail}");
     }
 
+    /**
+     * Returns the problem of a part of a call that may have been done by an attempt that failed.
+     *
+     * @internal
+     */
+    public static function unknown(\RuntimeException $failure): array
+    {
+        $detail = $failure->getMessage();
+        return ['type' => self::PREFIX . 'outcome-unknown', 'status' => 503, 'detail' => $detail];
+    }
+
     /** @internal */
     public static function isOfNode(array $body): bool
     {

@@ -10,7 +10,7 @@ final class Redriven
     public function __construct(
         /** The tasks that were redriven; in a dry run, those that would be. */
         public readonly int $count,
-        /** There are more, at which other callers were at work. */
+        /** There are more: other callers were at work at them, or the call has failed there. */
         public readonly bool $hasMore,
     ) {
     }

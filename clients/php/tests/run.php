@@ -232,6 +232,15 @@ $story = [
             equal(true, thrown(NoAnswer::class, $trigger)->isUnknown);
         }
     },
+    'a failure after some parts leaves the others with their problem' => static function () use ($topic): void {
+        foreach (['refused' => 'unavailable', 'lost' => 'outcome-unknown'] as $way => $second) {
+            $client = new Client(getenv('PUNCTUAL_LOSING_URL') . "/partly-{$way}", retryFor: 3.0);
+            $drafts = array_map(static fn (int $payload) => ['payload' => $payload], [0, 1, 2]);
+            [$done, $one, $other] = $client->submitMany($topic, $drafts);
+            equal('scheduled', $done['state']);
+            equal([$second, 'outcome-unknown'], [$one->slug, $other->slug]);
+        }
+    },
     'a schedule whose answers are lost is there once' => static function () use ($topic, $client, $losing): void {
         [$name, $start] = ['a schedule/with ü', new DateTimeImmutable('2030-01-31T09:30:00Z')];
         $draft = ['every' => HOUR, 'phase' => '30m', 'starts_at' => $start, 'payload' => ['do' => 'poll']];

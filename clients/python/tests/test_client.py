@@ -281,6 +281,27 @@ class Story(unittest.TestCase):
                 client.trigger_schedule(TOPIC, "poll")
             self.assertTrue(caught.exception.is_unknown)
 
+    def test_a_failure_after_some_parts_leaves_the_others_with_their_problem(self):
+        tasks = [{"topic": TOPIC, "payload": number} for number in range(3)]
+        for way, second in (("refused", "unavailable"), ("lost", "outcome-unknown")):
+            url = os.environ["PUNCTUAL_LOSING_URL"] + "/partly-" + way
+            done, *others = self.open(url, retry_for=3.0).submit_many(tasks)
+            self.assertEqual(done["state"], "scheduled")
+            self.assertEqual([one.slug for one in others], [second, "outcome-unknown"])
+
+    def test_a_forked_process_has_a_connection_of_its_own(self):
+        self.client.get(TOPIC, "no such name")
+        of_parent = self.client._local.connection
+        child = os.fork()
+        if child == 0:
+            status = 2
+            try:
+                status = int(self.client._connected() is of_parent)
+            finally:
+                os._exit(status)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertIs(self.client._connected(), of_parent)
+
     def test_a_refused_request_is_a_problem_with_a_type(self):
         with self.assertRaises(Problem) as caught:
             self.client.submit("no-such-topic", 1, delay=HOUR)

@@ -19,7 +19,7 @@ import {
     type PoppedTask,
     callbackBody,
 } from './pops.js';
-import { NoAnswer, Problem, isOfNode } from './problems.js';
+import { NoAnswer, Problem, isOfNode, unknown } from './problems.js';
 import {
     type BackfillRange,
     type Backfilled,
@@ -73,6 +73,8 @@ interface Answer {
     status: number;
     retryAfter: number;
     body: { [member: string]: any };
+    /** An attempt before this one may have been done. */
+    wasLost: boolean;
 }
 
 /** A client of one node. It keeps its connections. */
@@ -213,7 +215,8 @@ export class Client {
 
     /**
      * Redrives all dead letters of a topic, or those of a range of due times. The count lacks those
-     * of an attempt whose answer was lost. The call may be repeated.
+     * of an attempt whose answer was lost. The call may be repeated. If it fails after some, they
+     * are counted, and there are more. A dry run fails.
      */
     async redriveMany(topic: string, range: RedriveRange = {}): Promise<Redriven> {
         const body = {
@@ -226,8 +229,13 @@ export class Client {
         let [count, since, pause] = [0, performance.now(), PAUSE_MIN];
         for (let cursor: string | null = null; ; ) {
             const part = { ...body, cursor };
-            const { body: answer } = await this.call('POST', '/v1/dead/redrive', part);
-            if (answer.redriven === undefined) throw new Problem(answer);
+            let answer: { [member: string]: any };
+            try {
+                answer = successful(await this.call('POST', '/v1/dead/redrive', part));
+            } catch (failure) {
+                if (count === 0 || body.dry_run) throw failure;
+                return { count, hasMore: true };
+            }
             const hasMoved = answer.cursor !== null && answer.cursor !== cursor;
             count += answer.redriven;
             cursor = answer.cursor;
@@ -411,18 +419,47 @@ export class Client {
         return answered(answer.status, answer.body);
     }
 
-    /** Makes a call with many parts. Repeats those that were not done, or perhaps. */
+    /**
+     * Makes a call with many parts. Repeats those that were not done, or perhaps. Once some parts
+     * have their answer, a failure leaves the others with their problem.
+     */
     private async many(path: string, member: string, bodies: object[]): Promise<any[]> {
         const results: any[] = new Array(bodies.length);
         let left = bodies.map((_, index) => index);
         const began = performance.now();
         for (let pause = PAUSE_MIN; left.length > 0; pause = Math.min(pause * 2, PAUSE_MAX)) {
             const body = { [member]: left.map((index) => bodies[index]) };
-            const answer = successful(await this.call('POST', path, body)) as { results: any[] };
-            left.forEach((index, place) => (results[index] = answer.results[place]));
+            let wasLost = false;
+            let answer: { results: any[] };
+            try {
+                const answered = await this.call('POST', path, body);
+                wasLost = answered.wasLost;
+                answer = successful(answered) as { results: any[] };
+            } catch (failure) {
+                if (results[left[0]!] === undefined) throw failure;
+                if (wasLost || (failure instanceof NoAnswer && failure.isUnknown)) {
+                    const result = unknown(failure as Error);
+                    left.forEach((index) => (results[index] = result));
+                }
+                break;
+            }
+            let wait = pause;
+            left.forEach((index, place) => {
+                let result = answer.results[place];
+                if (REPEATED.includes(result.status)) {
+                    const asked = 1000 * (result.problem.retry_after ?? 0);
+                    wait = Math.max(wait, Math.min(asked, RETRY_AFTER_MAX));
+                    // A refusal does not tell whether an earlier attempt was done.
+                    if (wasPerhapsDone(results[index])) return;
+                    if (wasLost && !wasPerhapsDone(result)) {
+                        result = unknown(new Problem(result.problem));
+                    }
+                }
+                results[index] = result;
+            });
             left = left.filter((index) => REPEATED.includes(results[index].status));
-            if (performance.now() - began + pause > this.retryFor) break;
-            if (left.length > 0) await sleep(pause * (1 + Math.random() / 4));
+            if (performance.now() - began + wait > this.retryFor) break;
+            if (left.length > 0) await sleep(wait * (1 + Math.random() / 4));
         }
         return results;
     }
@@ -507,7 +544,7 @@ export class Client {
                 if (answer.status >= 500 && !isOfNode(answer.body)) {
                     throw new Error(`status ${answer.status}: the answer is not of Punctual`);
                 }
-                if (!REPEATED.includes(answer.status)) return answer;
+                if (!REPEATED.includes(answer.status)) return { ...answer, wasLost: isUnknown };
                 const problem = new Problem(answer.body);
                 failure = problem;
                 asked = Math.min(answer.retryAfter, RETRY_AFTER_MAX);
@@ -556,7 +593,8 @@ export class Client {
                             const body = JSON.parse(Buffer.concat(chunks).toString());
                             const retryAfter =
                                 1000 * (Number(response.headers['retry-after']) || 0);
-                            resolve({ status: response.statusCode!, retryAfter, body });
+                            const status = response.statusCode!;
+                            resolve({ status, retryAfter, body, wasLost: false });
                         } catch (error) {
                             reject(error);
                         }
@@ -567,6 +605,12 @@ export class Client {
             sent.end(text);
         });
     }
+}
+
+/** Tells of a part of a call whose last answer does not say whether it was done. */
+function wasPerhapsDone(result?: { status: number; problem?: { [member: string]: any } }): boolean {
+    if (!result?.problem || result.status < 500 || !REPEATED.includes(result.status)) return false;
+    return !NOT_DONE.includes(new Problem(result.problem).slug);
 }
 
 function successful(answer: Answer): object {

@@ -27,6 +27,12 @@ export function isOfNode(body: any): boolean {
     return String(body?.type).startsWith(PREFIX);
 }
 
+/** Returns the result of a part of a call that may have been done by an attempt that failed. */
+export function unknown(failure: Error): object {
+    const type = `${PREFIX}outcome-unknown`;
+    return { status: 503, problem: { type, status: 503, detail: failure.message } };
+}
+
 /** No attempt got an answer in time. */
 export class NoAnswer extends Error {
     /** @param isUnknown true if an attempt may have taken effect; false if nothing was done */

@@ -86,7 +86,7 @@ export interface RedriveRange {
 export interface Redriven {
     /** The tasks that were redriven; in a dry run, those that would be. */
     count: number;
-    /** There are more, at which other callers were at work. */
+    /** There are more: other callers were at work at them, or the call has failed there. */
     hasMore: boolean;
 }
 

@@ -2,20 +2,28 @@
 
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
+import http from 'node:http';
 import { createInterface } from 'node:readline';
 
 import { Client } from './client.js';
 import { Problem } from './problems.js';
 import { type Span, span as checked } from './span.js';
 
-/** In milliseconds. The server gives up on a task that it cannot publish for 10 seconds. */
-const TIMEOUT = 60_000;
+/** In milliseconds. The server answers after 10 minutes at the latest. */
+const TIMEOUT = 610_000;
 
 /** A record that was published. */
 export interface PublishedRecord {
     key?: string;
+    /** A key that is not UTF-8. */
+    key_base64?: string;
     payload?: any;
-    headers: { [name: string]: string };
+    /** Text that is not JSON. */
+    payload_text?: string;
+    payload_base64?: string;
+    tombstone?: boolean;
+    /** A value that is not UTF-8 is in base64. */
+    headers: { [name: string]: string | { base64: string } };
 }
 
 /** Runs `punctual dev` until it is closed. */
@@ -66,7 +74,7 @@ export class DevServer {
     async advance(span: Span): Promise<void> {
         const headers = { 'content-type': 'application/json' };
         const body = JSON.stringify({ advance: checked('advance', span) });
-        await this.send('/dev/clock', { method: 'POST', headers, body });
+        await this.send('/dev/clock', { method: 'POST', headers }, body);
     }
 
     /** Returns the records of a topic, in order. */
@@ -81,11 +89,19 @@ export class DevServer {
         await ended;
     }
 
-    private async send(path: string, request: RequestInit): Promise<unknown> {
+    /** `fetch` waits for five minutes at most. */
+    private async send(
+        path: string,
+        request: http.RequestOptions,
+        text?: string,
+    ): Promise<{ [member: string]: any }> {
         const signal = AbortSignal.timeout(TIMEOUT);
-        const answer = await fetch(this.url + path, { ...request, signal });
-        const body = await answer.json();
-        if (!answer.ok) throw new Problem(body as { [member: string]: unknown });
+        const sent = http.request(this.url + path, { ...request, signal }).end(text);
+        const [response] = (await once(sent, 'response')) as [http.IncomingMessage];
+        const chunks: Buffer[] = [];
+        for await (const chunk of response) chunks.push(chunk);
+        const body = JSON.parse(Buffer.concat(chunks).toString());
+        if (response.statusCode !== 200) throw new Problem(body);
         return body;
     }
 }

@@ -295,6 +295,20 @@ test('the error of a gateway does not tell what was done', { skip }, async () =>
     }
 });
 
+test('a failure after some parts leaves the others with their problem', { skip }, async () => {
+    const drafts = [0, 1, 2].map((payload) => ({ topic, payload }));
+    for (const [way, second] of [
+        ['refused', 'unavailable'],
+        ['lost', 'outcome-unknown'],
+    ]) {
+        const url = `${process.env.PUNCTUAL_LOSING_URL}/partly-${way}`;
+        const [done, ...others] = await new Client(url, { retryFor: 3_000 }).submitMany(drafts);
+        assert.equal((done as Task).state, 'scheduled');
+        const slugs = others.map((one) => (one as Problem).slug);
+        assert.deepEqual(slugs, [second, 'outcome-unknown']);
+    }
+});
+
 test('a refused request is a problem with a type', { skip }, async () => {
     const refused = client.submit({ topic: 'no-such-topic', payload: 1, delay: HOUR });
     await assert.rejects(

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import random
 import selectors
 import ssl
@@ -31,7 +32,8 @@ MISSING = object()
 
 
 class Client:
-    """A client of one node, for any number of threads. Each thread has a connection of its own.
+    """A client of one node, for any number of threads and forked processes. Each thread has a
+    connection of its own.
 
     Tasks and callbacks are dicts, with the members of the API's JSON: ``task["id"]``. All
     other results are objects, such as a Cancelled.
@@ -76,7 +78,8 @@ class Client:
     def submit_many(self, tasks):
         """Submits up to 10,000 tasks. Returns for each, in order, the task or its Problem.
 
-        Each is a dict of what ``submit`` takes: ``{"topic": .., "payload": .., ..}``.
+        Each is a dict of what ``submit`` takes: ``{"topic": .., "payload": .., ..}``. A task
+        whose Problem is ``outcome-unknown`` may exist.
         """
         bodies = [
             _named(
@@ -218,13 +221,18 @@ class Client:
         """Redrives all dead letters of a topic, or those of a range of due times.
 
         Returns how many, without those of an attempt whose answer was lost. The call may be
-        repeated.
+        repeated. If it fails after some, they are counted, and there are more. A dry run fails.
         """
         body = {"topic": topic, "due_from": due_from, "due_to": due_to, "to_topic": to_topic}
         body = fields({**body, "dry_run": dry_run})
         count, cursor, since, pause = 0, None, time.monotonic(), PAUSE_MIN
         while True:
-            answer = self._must("POST", "/v1/dead/redrive", {**body, "cursor": cursor})
+            try:
+                answer = self._must("POST", "/v1/dead/redrive", {**body, "cursor": cursor})
+            except (NoAnswer, Problem):
+                if count == 0 or dry_run:
+                    raise
+                return Redriven(count, True)
             count += answer["redriven"]
             has_moved = answer["cursor"] not in (None, cursor)
             cursor = answer["cursor"]
@@ -444,26 +452,53 @@ class Client:
         return answered(answer, status)
 
     def _many(self, path, member, bodies):
-        """Makes a call with many parts. Repeats those that were not done, or perhaps."""
+        """Makes a call with many parts. Repeats those that were not done, or perhaps.
+
+        Once some parts have their answer, a failure leaves the others with their problem.
+        """
         results, left = [None] * len(bodies), list(range(len(bodies)))
         began, pause = time.monotonic(), PAUSE_MIN
         while left:
-            answer = self._must("POST", path, {member: [bodies[index] for index in left]})
+            was_lost = False
+            try:
+                body = {member: [bodies[index] for index in left]}
+                status, answer, was_lost = self._ask("POST", path, body)
+                _successful(status, answer)
+            except (NoAnswer, Problem) as failure:
+                if results[left[0]] is None:
+                    raise
+                if was_lost or (isinstance(failure, NoAnswer) and failure.is_unknown):
+                    for index in left:
+                        results[index] = _unknown(failure)
+                break
+            wait = pause
             for index, result in zip(left, answer["results"]):
+                if result["status"] in REPEATED:
+                    wait = max(wait, _asked(result))
+                    # A refusal does not tell whether an earlier attempt was done.
+                    if _was_perhaps_done(results[index]):
+                        continue
+                    if was_lost and not _was_perhaps_done(result):
+                        result = _unknown(Problem(result["problem"]))
                 results[index] = result
             left = [index for index in left if results[index]["status"] in REPEATED]
-            if time.monotonic() - began + pause > self._retry_for:
+            if time.monotonic() - began + wait > self._retry_for:
                 break
             if left:
-                time.sleep(pause * random.uniform(1, 1.25))
+                time.sleep(wait * random.uniform(1, 1.25))
                 pause = min(pause * 2, PAUSE_MAX)
         return results
 
     def _must(self, method, path, body=None, **limits):
         return _successful(*self._call(method, path, body, **limits))
 
-    def _call(self, method, path, body=None, *, safe_for=float("inf"), condition=None):
-        """Repeats a request until it has an answer.
+    def _call(self, method, path, body=None, **limits):
+        status, answer, _was_lost = self._ask(method, path, body, **limits)
+        return status, answer
+
+    def _ask(self, method, path, body=None, *, safe_for=float("inf"), condition=None):
+        """Repeats a request until it has an answer. Tells, too, whether an attempt before it may
+        have been done.
 
         Repeats what was not done (429, 503), and what may have been done (no answer, other
         5xx) if a repetition starts within ``safe_for`` seconds. ``condition`` is
@@ -487,7 +522,7 @@ class Client:
                 if status >= 500 and not str(answer.get("type")).startswith(PREFIX):
                     raise ValueError(f"status {status}: the answer is not of Punctual")
                 if status not in REPEATED:
-                    return status, answer
+                    return status, answer, is_unknown
                 failure = Problem(answer)
                 asked = min(_seconds(retry_after), RETRY_AFTER_MAX)
                 was_perhaps_done = status >= 500 and failure.slug not in NOT_DONE
@@ -516,6 +551,9 @@ class Client:
 
     def _connected(self):
         """Returns the connection of this thread. One that the node has closed is made again."""
+        if getattr(self._local, "process", None) != os.getpid():
+            # After a fork, the connection is that of the parent. Nothing is sent to end it.
+            self._local.connection, self._local.process = None, os.getpid()
         connection = getattr(self._local, "connection", None)
         if connection and connection.sock and not _has_input(connection.sock):
             return connection
@@ -537,6 +575,24 @@ class Client:
 def _seconds(retry_after):
     """Returns the seconds of Retry-After. Proxies may give a date: 0."""
     return float(retry_after) if (retry_after or "").isdigit() else 0.0
+
+
+def _was_perhaps_done(result):
+    """Tells of a part of a call whose last answer does not say whether it was done."""
+    if result is None or result["status"] not in REPEATED or result["status"] < 500:
+        return False
+    return Problem(result["problem"]).slug not in NOT_DONE
+
+
+def _asked(result):
+    """Returns the seconds before which a part of a call is not to be repeated."""
+    return min(result["problem"].get("retry_after") or 0, RETRY_AFTER_MAX)
+
+
+def _unknown(failure):
+    """Returns the result of a part of a call that may have been done by an attempt that failed."""
+    problem = {"type": f"{PREFIX}outcome-unknown", "status": 503, "detail": str(failure)}
+    return {"status": 503, "problem": problem}
 
 
 def _has_input(idle):

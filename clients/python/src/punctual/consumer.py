@@ -83,8 +83,9 @@ class Once:
     def run(self, headers, work):
         """Runs the work unless this task's work has succeeded before. Returns whether it ran.
 
-        Work that raises is not remembered. Records of one task are on one partition, so only one
-        thread has them.
+        Work that raises is not remembered. Records of a task with a key are on one partition, so
+        only one thread has them. A duplicate of a task without a key may be on another partition,
+        which another thread reads at the same time.
         """
         task = task_id(headers)
         with self._lock:

@@ -14,8 +14,8 @@ from .client import Client
 from .outcomes import fields, no_span
 from .problems import Problem
 
-#: In seconds. The server gives up on a task that it cannot publish for 10 seconds.
-TIMEOUT = 60
+#: In seconds. The server answers after 10 minutes at the latest.
+TIMEOUT = 610
 
 
 def _has_unit(span):

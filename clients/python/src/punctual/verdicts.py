@@ -45,7 +45,7 @@ class Redriven(NamedTuple):
 
     #: The tasks that were redriven; in a dry run, those that would be.
     count: int
-    #: True if there are more, at which other callers were at work.
+    #: True if there are more: other callers were at work at them, or the call has failed there.
     has_more: bool
 
 

@@ -23,8 +23,8 @@ import java.util.stream.Stream;
  * the test sets.
  */
 public final class DevServer implements AutoCloseable {
-    /** The server gives up on a task that it cannot publish for 10 seconds. */
-    private static final Duration TIMEOUT = Duration.ofMinutes(1);
+    /** The server answers after 10 minutes at the latest. */
+    private static final Duration TIMEOUT = Duration.ofSeconds(610);
 
     private final HttpClient http = HttpClient.newHttpClient();
     private final Process process;

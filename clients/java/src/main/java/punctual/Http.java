@@ -43,7 +43,8 @@ final class Http {
         http = builder.build();
     }
 
-    record Answer(int status, Duration retryAfter, JsonNode body) {
+    /** An answer. With {@code wasLost}, an attempt before may have been done. */
+    record Answer(int status, Duration retryAfter, JsonNode body, boolean wasLost) {
         boolean is(String slug) {
             return body.path("type").asText().equals(Problem.PREFIX + slug);
         }
@@ -79,7 +80,9 @@ final class Http {
             Duration asked = Duration.ZERO;
             try {
                 var answer = attempt(method, target, body, condition);
-                if (!REPEATED.contains(answer.status)) return answer;
+                if (!REPEATED.contains(answer.status)) {
+                    return new Answer(answer.status, answer.retryAfter, answer.body, isUnknown);
+                }
                 var problem = new Problem(answer.body);
                 failure = problem;
                 asked = min(answer.retryAfter, RETRY_AFTER_MAX);
@@ -123,7 +126,8 @@ final class Http {
             : read.path("type").asText().startsWith(Problem.PREFIX);
         if (!isOfNode)
             throw new IOException("status " + answer.statusCode() + ": the answer is not of Punctual");
-        return new Answer(answer.statusCode(), Duration.ofSeconds(wait.map(Long::valueOf).orElse(0L)), read);
+        var retryAfter = Duration.ofSeconds(wait.map(Long::valueOf).orElse(0L));
+        return new Answer(answer.statusCode(), retryAfter, read, false);
     }
 
     /**
@@ -146,7 +150,10 @@ final class Http {
         }
     }
 
-    /** Makes a call with many parts. Repeats those that were not done, or perhaps. */
+    /**
+     * Makes a call with many parts. Repeats those that were not done, or perhaps. Once some parts
+     * have their answer, a failure leaves the others with their problem.
+     */
     List<Result> many(String path, String member, List<JsonNode> bodies)
             throws InterruptedException {
         var results = new Result[bodies.size()];
@@ -158,19 +165,53 @@ final class Http {
             var body = Draft.JSON.createObjectNode();
             var parts = body.putArray(member);
             for (int index : left) parts.add(bodies.get(index));
-            var answers = call("POST", path, body, FOR_EVER).successful().get("results");
+            boolean wasLost = false;
+            JsonNode answers;
+            try {
+                var answer = call("POST", path, body, FOR_EVER);
+                wasLost = answer.wasLost;
+                answers = answer.successful().get("results");
+            } catch (NoAnswer | Problem failure) {
+                if (results[left.get(0)] == null) throw failure;
+                if (wasLost || failure instanceof NoAnswer none && none.isUnknown()) {
+                    var result = new Result(null, null, Problem.unknown(failure));
+                    for (int index : left) results[index] = result;
+                }
+                break;
+            }
             var again = new ArrayList<Integer>();
+            var wait = pause;
             for (int place = 0; place < left.size(); place++) {
+                int index = left.get(place);
                 var part = answers.get(place);
-                results[left.get(place)] = Result.of(part);
-                if (REPEATED.contains(part.get("status").asInt())) again.add(left.get(place));
+                var result = Result.of(part);
+                if (REPEATED.contains(part.get("status").asInt())) {
+                    again.add(index);
+                    long seconds = part.path("problem").path("retry_after").asLong();
+                    var asked = min(Duration.ofSeconds(seconds), RETRY_AFTER_MAX);
+                    if (asked.compareTo(wait) > 0) wait = asked;
+                    // A refusal does not tell whether an earlier attempt was done.
+                    if (wasPerhapsDone(results[index])) continue;
+                    if (wasLost && !wasPerhapsDone(result)) {
+                        result = new Result(null, null, Problem.unknown(result.problem()));
+                    }
+                }
+                results[index] = result;
             }
             left = again;
             var passed = Duration.ofNanos(System.nanoTime() - began);
-            if (left.isEmpty() || passed.plus(pause).compareTo(settings.retryFor) > 0) break;
-            Thread.sleep(spread(pause).toMillis());
+            if (left.isEmpty() || passed.plus(wait).compareTo(settings.retryFor) > 0) break;
+            Thread.sleep(spread(wait).toMillis());
         }
         return List.of(results);
+    }
+
+    /** Tells of a part of a call whose last answer does not say whether it was done. */
+    private static boolean wasPerhapsDone(Result result) {
+        if (result == null || result.problem() == null) return false;
+        var problem = result.problem();
+        return problem.status() >= 500 && REPEATED.contains(problem.status())
+            && !NOT_DONE.contains(problem.slug());
     }
 
     static Duration spread(Duration pause) {

@@ -37,8 +37,10 @@ public final class Once {
 
     /**
      * Runs the work unless this task's work has succeeded before. Returns whether it ran. Work that
-     * throws is not remembered. Records of one task are on one partition, so only one thread has
-     * them. A record of another producer has no id: with null, the work always runs.
+     * throws is not remembered. Records of a task with a key are on one partition, so only one
+     * thread has them. A duplicate of a task without a key may be on another partition, which
+     * another thread reads at the same time. A record of another producer has no id: with null, the
+     * work always runs.
      */
     public boolean run(byte[] taskId, Runnable work) {
         if (taskId == null) {

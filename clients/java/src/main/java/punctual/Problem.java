@@ -13,6 +13,12 @@ public final class Problem extends RuntimeException {
         this.body = body;
     }
 
+    /** The problem of a part of a call that may have been done by an attempt that failed. */
+    static Problem unknown(RuntimeException failure) {
+        return new Problem(Draft.JSON.createObjectNode().put("type", PREFIX + "outcome-unknown")
+            .put("status", 503).put("detail", failure.getMessage()));
+    }
+
     /** The last part of the type, such as {@code unknown-topic}. Decide by it. */
     public String slug() {
         return body.path("type").asText().replace(PREFIX, "");

@@ -251,7 +251,8 @@ public final class PunctualClient {
 
     /**
      * Redrives the dead letters of a topic in a range. The count lacks those of an attempt whose
-     * answer was lost. The call may be repeated.
+     * answer was lost. The call may be repeated. If it fails after some, they are counted, and
+     * there are more. A dry run fails.
      */
     public Redriven redriveMany(String topic, RedriveRange range) throws InterruptedException {
         var body = range.body.deepCopy().put("topic", topic);
@@ -259,7 +260,13 @@ public final class PunctualClient {
         long count = 0, since = System.nanoTime();
         var pause = Http.PAUSE_MIN;
         for (String cursor = null; ; ) {
-            var answer = http.call("POST", "/v1/dead/redrive", body, Http.FOR_EVER).successful();
+            JsonNode answer;
+            try {
+                answer = http.call("POST", "/v1/dead/redrive", body, Http.FOR_EVER).successful();
+            } catch (NoAnswer | Problem failure) {
+                if (count == 0 || isDry) throw failure;
+                return new Redriven(count, true);
+            }
             var next = answer.get("cursor").textValue();
             boolean hasMoved = next != null && !next.equals(cursor);
             boolean hasMore = answer.get("more").asBoolean();

@@ -285,6 +285,19 @@ class PunctualClientTest {
         }
 
         @Test
+        void aFailureAfterSomePartsLeavesTheOthersWithTheirProblem() throws Exception {
+            var drafts = List.of(Draft.in(HOUR).payload(0), Draft.in(HOUR).payload(1), Draft.in(HOUR).payload(2));
+            for (var way : Map.of("refused", "unavailable", "lost", "outcome-unknown").entrySet()) {
+                var url = System.getenv("PUNCTUAL_LOSING_URL") + "/partly-" + way.getKey();
+                var client = PunctualClient.to(url).retryFor(Duration.ofSeconds(3)).build();
+                var results = client.submitMany(TOPIC, drafts);
+                assertEquals("scheduled", results.get(0).task().get("state").asText());
+                assertEquals(way.getValue(), results.get(1).problem().slug());
+                assertEquals("outcome-unknown", results.get(2).problem().slug());
+            }
+        }
+
+        @Test
         void aScheduleWhoseAnswersAreLostIsThereOnce() throws Exception {
             var name = "a schedule/with ü";
             var start = Instant.parse("2030-01-31T09:30:00Z");
