@@ -1,6 +1,8 @@
 //! The result of a round, for people and for programs. For a violation it shows the whole history
 //! of the task.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -15,6 +17,9 @@ use super::round::{Round, seconds};
 
 /// Violations shown in full.
 const SHOWN_MAX: usize = 8;
+/// Warnings of the nodes shown with the verdict, and characters of each.
+const WARNINGS_MAX: usize = 12;
+const WARNING_CHARACTERS_MAX: usize = 300;
 
 const RULES: [(Rule, &str); 21] = [
     (Rule::Lost, "lost"),
@@ -192,8 +197,8 @@ pub fn summary(round: &Round) -> Value {
     })
 }
 
-/// Summarizes the round's broken promises in a few lines: the number for each rule, and the first
-/// one of each. Returns `None` when all were kept.
+/// Summarizes the round's broken promises: the number for each rule, the first one of each, and the
+/// most frequent warnings of the nodes. Returns `None` when all were kept.
 pub fn verdict(name: &str, round: &Round) -> Option<String> {
     let violations = &round.judgement.violations;
     let mut text = format!("{name} (seed {}):", round.plan.seed);
@@ -205,7 +210,32 @@ pub fn verdict(name: &str, round: &Round) -> Option<String> {
             ));
         }
     }
-    (!violations.is_empty()).then_some(text)
+    (!violations.is_empty()).then(|| text + &warnings(&round.folder))
+}
+
+/// Returns the most frequent warnings and errors in the logs of the nodes, each with its first
+/// line.
+fn warnings(folder: &Path) -> String {
+    let files = std::fs::read_dir(folder).expect("read the folder of the round");
+    let mut found: HashMap<(String, String), (usize, String)> = HashMap::new();
+    for file in files.filter_map(Result::ok) {
+        if !file.file_name().to_string_lossy().starts_with("node-") {
+            continue;
+        }
+        let log = std::fs::read(file.path()).expect("read the log of a node");
+        for line in String::from_utf8_lossy(&log).lines() {
+            let Ok(parsed) = serde_json::from_str::<Value>(line) else { continue };
+            let text = |name: &str| parsed[name].as_str().unwrap_or_default().to_owned();
+            if ["WARN", "ERROR"].contains(&text("level").as_str()) {
+                let first = || (0, line.chars().take(WARNING_CHARACTERS_MAX).collect());
+                found.entry((text("level"), text("message"))).or_insert_with(first).0 += 1;
+            }
+        }
+    }
+    let mut found: Vec<(usize, String)> = found.into_values().collect();
+    found.sort_by_key(|(count, _)| Reverse(*count));
+    let shown = found.iter().take(WARNINGS_MAX);
+    shown.map(|(count, first)| format!("\n  warned {count} times, the first: {first}")).collect()
 }
 
 /// Returns the evidence: the first violations of each rule, each with the whole history of its
