@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Message, Timestamp as RecordTime};
 use rdkafka::producer::ProducerContext;
@@ -287,6 +288,8 @@ impl ClientContext for QuietContext {
         tracing::debug!(target: "librdkafka", %reason, "{error}");
     }
 }
+
+impl ConsumerContext for QuietContext {}
 
 /// Throttles log lines: one line of each kind per minute.
 #[derive(Debug, Default)]

@@ -5,6 +5,7 @@
 //! more. Nothing here blocks, except the questions, which run on threads for blocking work.
 
 pub(super) mod appender;
+pub(super) mod prober;
 pub(super) mod rejects;
 pub(super) mod stalls;
 
@@ -26,12 +27,14 @@ use rdkafka::{Offset, Timestamp as RecordTime, TopicPartitionList};
 use thiserror::Error;
 use tokio::sync::Notify;
 
-use self::stalls::{DEADLINE, FoundPartitions, Places, StallWatch, TopicProbe};
+use self::prober::{DEADLINE, FoundPartitions, Prober};
+use self::stalls::{Places, StallWatch};
 use super::context::{shown_line, shown_reason, tells_of_a_lost_leader};
 use super::{ClientError, KafkaSettings};
 use crate::clock;
 use crate::domain::task::intake_record::{IntakeHeaders, IntakeRecord};
 use crate::domain::{Timestamp, TopicName};
+use crate::error_chain::chain;
 use crate::telemetry::logging;
 
 /// KiB and records of one partition that the client keeps ready. A fetch that was begun before is
@@ -73,6 +76,9 @@ pub struct IntakeReader {
     queues: BTreeMap<i32, PartitionQueue<IntakeContext>>,
     wake: Arc<Notify>,
     watch: StallWatch,
+    prober: Prober,
+    /// The number of partitions that the client knows.
+    known_count: i32,
     properties: u64,
 }
 
@@ -115,6 +121,8 @@ impl IntakeReader {
             queues: BTreeMap::new(),
             wake: Arc::default(),
             watch: StallWatch::default(),
+            prober: Prober::new(settings),
+            known_count: 0,
             properties,
         })
     }
@@ -233,25 +241,35 @@ impl IntakeReader {
     /// Returns the partitions, or `None` when there is no such topic. Finds out, too, whether the
     /// client still reads the partitions that it was given: see [`Self::is_outdated`].
     pub async fn probe(&mut self) -> Result<Option<FoundPartitions>, IntakeError> {
-        let (topic, partitions) = (self.topic.clone(), self.queues.keys().copied().collect());
-        let ask = move |consumer: &BaseConsumer<IntakeContext>| {
-            let partitions: Vec<i32> = partitions;
-            TopicProbe::ask(consumer, &topic, &partitions)
-        };
-        let probe = match self.ask(ask).await {
+        let partitions = self.consumer.context().places.lock().fetching(self.queues.keys());
+        let probe = match self.prober.ask(&self.topic, partitions).await {
             Ok(probe) => probe,
             Err(error) => {
                 self.watch.clear();
-                return Err(error);
+                let (topic, reason) = (self.topic.clone(), chain(&error));
+                return Err(IntakeError::Unanswered { topic, reason });
             }
         };
+        let Some(found) = probe.partitions else {
+            self.watch.clear();
+            return Ok(None);
+        };
+        if found.count > self.known_count {
+            // The client itself would learn of new partitions minutes later.
+            let topic = self.topic.clone();
+            let look = move |consumer: &BaseConsumer<IntakeContext>| {
+                consumer.fetch_metadata(Some(topic.as_str()), DEADLINE).map(drop)
+            };
+            self.ask(look).await?;
+            self.known_count = found.count;
+        }
         let context = self.consumer.context();
         let now = clock::monotonic();
         if let Some(stall) = self.watch.see(probe.ends.as_ref(), &context.places.lock(), now) {
             context.is_stuck.store(true, Ordering::Relaxed);
             tracing::warn!(topic = %self.topic, %stall, "replacing the reader of an intake topic");
         }
-        Ok(probe.partitions)
+        Ok(Some(found))
     }
 
     pub async fn bounds(&self, partition: i32) -> Result<LogBounds, IntakeError> {
@@ -374,7 +392,8 @@ impl ClientContext for IntakeContext {
     }
 
     fn stats(&self, statistics: Statistics) {
-        *self.places.lock() = Places::new(&statistics, &self.topic, clock::monotonic());
+        *self.places.lock() =
+            Places::new(&statistics, &self.topic, clock::monotonic(), |one| one.fetchq_cnt == 0);
         let Some(topic) = statistics.topics.get(self.topic.as_str()) else { return };
         let known = topic.partitions.iter().filter(|(_, partition)| partition.ls_offset >= 0);
         *self.ends.lock() =

@@ -22,7 +22,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("audit", &["domain", "clock", "shutdown", "telemetry"]),
     ("sealing", &["domain", "private_file"]),
     ("postgres", &["domain", "sealing", "clock", "failpoint", "error_chain", "shutdown"]),
-    ("kafka", &["domain", "clock", "telemetry"]),
+    ("kafka", &["domain", "clock", "error_chain", "telemetry"]),
     ("etcd", &["domain", "clock", "error_chain", "shutdown", "telemetry"]),
     (
         "node",

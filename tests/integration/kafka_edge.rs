@@ -8,7 +8,7 @@ use punctual::domain::topic::group::ConsumerGroup;
 use punctual::domain::{Failure, Headers, TopicName};
 use punctual::kafka::{
     DeliveryFailure, DeliveryOutcome, GroupMember, Hooks, IntakeReader, KafkaSettings, LookUpError,
-    Mode, Producer, ReadFailure, SendError, Stall, TopicCompression, TopicFacts,
+    Mode, Prober, Producer, ReadFailure, SendError, Stall, TopicCompression, TopicFacts,
 };
 use rdkafka::ClientConfig;
 use rdkafka::message::{Headers as _, Message, Timestamp as RecordTime};
@@ -473,20 +473,22 @@ async fn a_member_that_does_not_join_its_group_is_stalled_and_one_without_a_part
     let group = ConsumerGroup::new(topic.as_str()).unwrap();
     let member =
         |settings: &KafkaSettings| GroupMember::join(settings, &topic, &group).expect("a member");
-    let outside = member(&settings(&without_coordinator.bootstrap_servers(), &[]));
+    let lonely = settings(&without_coordinator.bootstrap_servers(), &[]);
+    let outside = member(&lonely);
     let plain = settings(&real, &[]);
     let members = [member(&plain), member(&plain)];
 
-    let stall_of = async |member: &GroupMember, deadline| {
+    let stall_of = async |settings: &KafkaSettings, member: &GroupMember, deadline| {
+        let stalled = member.stalled(&Prober::new(settings));
         tokio::select! {
-            stall = tokio::time::timeout(deadline, member.stalled()) => stall.ok(),
+            stall = tokio::time::timeout(deadline, stalled) => stall.ok(),
             read = member.next() => panic!("read {read:?}"),
         }
     };
     let (outside_stall, first, second) = tokio::join!(
-        stall_of(&outside, DEADLINE),
-        stall_of(&members[0], LOOKS),
-        stall_of(&members[1], LOOKS),
+        stall_of(&lonely, &outside, DEADLINE),
+        stall_of(&plain, &members[0], LOOKS),
+        stall_of(&plain, &members[1], LOOKS),
     );
     assert_eq!(outside_stall, Some(Stall::Group));
     assert_eq!([first, second], [None; 2], "they are members");

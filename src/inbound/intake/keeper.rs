@@ -300,7 +300,8 @@ impl IntakeKeeper {
         }
         self.missing_counts = 0;
         if is_time {
-            self.refreshed_at = Some(now);
+            // A question that takes long leaves time for the records until the next one.
+            self.refreshed_at = Some(clock::monotonic());
         }
         Ok(())
     }

@@ -22,7 +22,8 @@ pub(super) struct RejectedTopic {
     /// A rejected record is dropped when there is no rejected topic.
     pub(super) skips: bool,
     pub(super) metrics: OneIntake,
-    /// Made for the first rejected record, and again when the properties of Kafka have changed.
+    /// Made for the first rejected record, and again after a failure, or when the properties of
+    /// Kafka have changed.
     pub(super) producer: Option<(u64, RejectProducer)>,
 }
 
@@ -118,7 +119,11 @@ impl RejectedTopic {
         }
         match away {
             None => Ok(()),
-            Some(reason) => Err(Stop::later(format!("cannot write to {}: {reason}", self.topic))),
+            Some(reason) => {
+                // Some failures of a producer are for good, such as a missing right when it began.
+                self.close().await;
+                Err(Stop::later(format!("cannot write to {}: {reason}", self.topic)))
+            }
         }
     }
 

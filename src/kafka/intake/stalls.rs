@@ -2,126 +2,75 @@
 //!
 //! After a broker was away, librdkafka (2.12 at least) may never fetch from a partition again,
 //! without an error or a log line (its issue 5153). Another client must take its place. The sign:
-//! the log has records behind the place of the client, the client has none ready, and its place
-//! stays the same. Or the client cannot ask for the end of the log, although it gets metadata.
+//! the log has records behind the place of the client, the client should be fetching them, and its
+//! place stays the same.
 //!
 //! A client whose question about its topic fails while it joins its group waits for the next
-//! regular refresh of the metadata, up to five minutes. The sign: its statistics say so, although
-//! it gets metadata.
+//! regular refresh of the metadata, by default up to five minutes. The sign: its statistics say so,
+//! although Kafka answers another client.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::time::Duration;
 
-use rdkafka::consumer::{Consumer, ConsumerContext};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::statistics::Statistics;
-use rdkafka::{Offset, TopicPartitionList};
+use rdkafka::statistics::{Partition, Statistics};
 
 use crate::domain::{Monotonic, TopicName};
 
-/// The deadline of each of the two questions to Kafka.
-pub const DEADLINE: Duration = Duration::from_secs(3);
 /// How long a client may stand still. A broker holds back the answers to a client over its quota
 /// for as long as it measures, which is 11 s by default.
 const STANDS_MAX: Duration = Duration::from_secs(20);
+/// How long a client may take to join its group. Other programs in it may have five minutes to do
+/// so, by default.
+const JOINS_MAX: Duration = Duration::from_secs(315);
 /// Older places are not used: nobody serves the client, or the node was frozen.
 const PLACE_AGE_MAX: Duration = Duration::from_secs(10);
 
-/// The partitions of a topic.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct FoundPartitions {
-    pub count: i32,
-    /// The others can be neither read nor asked about.
-    pub with_leader: BTreeSet<i32>,
-}
-
-/// The answers of Kafka about a topic.
-#[derive(Debug)]
-pub struct TopicProbe {
-    /// `None` when there is no such topic.
-    pub partitions: Option<FoundPartitions>,
-    /// The ends of the partitions that were asked for and have a leader: the offset after the last
-    /// record that a consumer may read. `None` without an answer.
-    pub ends: Option<HashMap<i32, i64>>,
-}
-
-impl TopicProbe {
-    /// Asks Kafka about a topic, and about the ends of some of its partitions. Blocks for twice
-    /// [`DEADLINE`] at most.
-    ///
-    /// # Errors
-    /// When Kafka does not answer the first question.
-    pub fn ask<C: ConsumerContext>(
-        consumer: &impl Consumer<C>,
-        topic: &TopicName,
-        partitions: &[i32],
-    ) -> Result<Self, KafkaError> {
-        let metadata = consumer.fetch_metadata(Some(topic.as_str()), DEADLINE)?;
-        let found = metadata.topics().first();
-        let found = match found.map(|found| (found, found.error().map(Code::from))) {
-            None | Some((_, Some(Code::UnknownTopicOrPartition | Code::UnknownTopic))) => {
-                return Ok(Self { partitions: None, ends: None });
-            }
-            Some((_, Some(code))) => return Err(KafkaError::MetadataFetch(code)),
-            Some((found, None)) => found.partitions(),
-        };
-        let with_leader = found.iter().filter(|partition| partition.leader() >= 0);
-        let with_leader: BTreeSet<i32> =
-            with_leader.map(rdkafka::metadata::MetadataPartition::id).collect();
-        let asked = partitions.iter().copied().filter(|number| with_leader.contains(number));
-        let asked: Vec<i32> = asked.collect();
-        let ends = ends(consumer, topic, &asked);
-        if let Err(error) = &ends {
-            tracing::debug!(%topic, %error, "ask for the ends of partitions");
-        }
-        let count = i32::try_from(found.len()).unwrap_or(i32::MAX);
-        Ok(Self { partitions: Some(FoundPartitions { count, with_leader }), ends: ends.ok() })
-    }
-}
-
-fn ends<C: ConsumerContext>(
-    consumer: &impl Consumer<C>,
-    topic: &TopicName,
-    partitions: &[i32],
-) -> Result<HashMap<i32, i64>, KafkaError> {
-    if partitions.is_empty() {
-        return Ok(HashMap::new());
-    }
-    let mut list = TopicPartitionList::new();
-    for partition in partitions {
-        list.add_partition_offset(topic.as_str(), *partition, Offset::End)?;
-    }
-    let found = consumer.offsets_for_times(list, DEADLINE)?;
-    let end_of = |element: &rdkafka::topic_partition_list::TopicPartitionListElem<'_>| {
-        element.error().ok()?;
-        Some((element.partition(), element.offset().to_raw().filter(|offset| *offset >= 0)?))
-    };
-    Ok(found.elements().iter().filter_map(end_of).collect())
-}
-
-/// The places of a client in the partitions of which it has no records ready, as of its last
+/// The places of a client in the partitions from which it should be fetching, as of its last
 /// statistics.
 #[derive(Debug, Default)]
 pub struct Places {
     at: Monotonic,
     next: HashMap<i32, i64>,
-    /// The client has not asked to join its group. It waits for metadata, or for the coordinator.
-    /// A client without a subscription stays so.
-    is_outside: bool,
+    membership: Membership,
+}
+
+/// How far a client is a member of its group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Membership {
+    /// The client has not asked to join. It waits for metadata, or for the coordinator. A client
+    /// without a subscription stays so.
+    #[default]
+    Outside,
+    /// The client waits for the other members, or for the coordinator.
+    Joining,
+    Member,
 }
 
 impl Places {
-    pub fn new(statistics: &Statistics, topic: &TopicName, at: Monotonic) -> Self {
+    /// `should_fetch` tells whether the client has room for records of a partition.
+    pub fn new(
+        statistics: &Statistics,
+        topic: &TopicName,
+        at: Monotonic,
+        should_fetch: impl Fn(&Partition) -> bool,
+    ) -> Self {
         let all = statistics.topics.get(topic.as_str()).into_iter();
         let all = all.flat_map(|topic| &topic.partitions);
-        let waiting = all.filter(|(_, partition)| partition.fetchq_cnt == 0);
-        let next = waiting.map(|(number, partition)| (*number, partition.next_offset)).collect();
-        let is_outside = statistics
-            .cgrp
-            .as_ref()
-            .is_some_and(|group| matches!(group.join_state.as_str(), "init" | "wait-metadata"));
-        Self { at, next, is_outside }
+        let fetching = all.filter(|(_, partition)| should_fetch(partition));
+        let next = fetching.map(|(number, partition)| (*number, partition.next_offset)).collect();
+        let membership = match statistics.cgrp.as_ref().map(|group| group.join_state.as_str()) {
+            None | Some("init" | "wait-metadata") => Membership::Outside,
+            Some("steady") => Membership::Member,
+            Some(_) => Membership::Joining,
+        };
+        Self { at, next, membership }
+    }
+
+    /// Returns those of the partitions from which the client should be fetching. The ends of others
+    /// tell nothing.
+    pub fn fetching<'a>(&self, partitions: impl Iterator<Item = &'a i32>) -> Vec<i32> {
+        partitions.copied().filter(|number| self.next.contains_key(number)).collect()
     }
 }
 
@@ -130,8 +79,6 @@ impl Places {
 pub enum Stall {
     /// The client does not read this partition any more.
     Partition(i32),
-    /// The client does not reach the leaders of its partitions.
-    Leaders,
     /// The client does not join its group.
     Group,
 }
@@ -140,7 +87,6 @@ impl fmt::Display for Stall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Partition(number) => write!(f, "it reads no records of partition {number}"),
-            Self::Leaders => f.write_str("it does not reach the leaders of its partitions"),
             Self::Group => f.write_str("it does not join its group"),
         }
     }
@@ -152,8 +98,8 @@ pub struct StallWatch {
     /// The partitions with records behind the place of the client: the place, and since when it
     /// has been seen there.
     standing: BTreeMap<i32, (i64, Monotonic)>,
-    unanswered_since: Option<Monotonic>,
     outside_since: Option<Monotonic>,
+    no_member_since: Option<Monotonic>,
 }
 
 impl StallWatch {
@@ -163,42 +109,45 @@ impl StallWatch {
     }
 
     /// Looks whether the client, which is to be a member of a group, joins it. Returns a stall that
-    /// has lasted for 20 s.
+    /// has lasted for 20 s outside, or for 315 s with the time in which the client joins.
     pub fn see_group(&mut self, places: &Places, now: Monotonic) -> Option<Stall> {
-        if !places.is_outside || now.since(places.at) > PLACE_AGE_MAX {
+        let is_old = now.since(places.at) > PLACE_AGE_MAX;
+        if is_old || places.membership != Membership::Outside {
             self.outside_since = None;
+        }
+        if is_old || places.membership == Membership::Member {
+            self.no_member_since = None;
             return None;
         }
-        let since = *self.outside_since.get_or_insert(now);
-        (now.since(since) >= STANDS_MAX).then_some(Stall::Group)
+        if places.membership == Membership::Outside {
+            self.outside_since.get_or_insert(now);
+        }
+        let no_member_since = *self.no_member_since.get_or_insert(now);
+        let is_outside_long = self.outside_since.is_some_and(|at| now.since(at) >= STANDS_MAX);
+        let is_long = is_outside_long || now.since(no_member_since) >= JOINS_MAX;
+        is_long.then_some(Stall::Group)
     }
 
     /// Compares the ends of the client's partitions, as of now, with its places. Returns a stall
-    /// that has lasted for 20 s.
+    /// that has lasted for 20 s. Without the ends, nothing is known of it.
     pub fn see(
         &mut self,
         ends: Option<&HashMap<i32, i64>>,
         places: &Places,
         now: Monotonic,
     ) -> Option<Stall> {
-        let lasts = |since: Monotonic| now.since(since) >= STANDS_MAX;
-        let Some(ends) = ends else {
-            self.standing.clear();
-            let since = *self.unanswered_since.get_or_insert(now);
-            return lasts(since).then_some(Stall::Leaders);
-        };
-        self.unanswered_since = None;
-        if now.since(places.at) > PLACE_AGE_MAX {
+        let Some(ends) = ends.filter(|_ends| now.since(places.at) <= PLACE_AGE_MAX) else {
             self.standing.clear();
             return None;
-        }
+        };
         let place_of = |(number, end): (&i32, &i64)| {
             let next = *places.next.get(number).filter(|next| *next < end)?;
             let before = self.standing.get(number).filter(|(before, _)| *before == next);
             Some((*number, (next, before.map_or(now, |(_, since)| *since))))
         };
         self.standing = ends.iter().filter_map(place_of).collect();
-        let stalled = self.standing.iter().find(|(_, (_, since))| lasts(*since));
+        let mut standing = self.standing.iter();
+        let stalled = standing.find(|(_, (_, since))| now.since(*since) >= STANDS_MAX);
         stalled.map(|(number, _)| Stall::Partition(*number))
     }
 }
@@ -214,7 +163,8 @@ mod tests {
     }
 
     fn places(seconds: u64, next: &[(i32, i64)]) -> Places {
-        Places { at: at(seconds), next: next.iter().copied().collect(), is_outside: false }
+        let next = next.iter().copied().collect();
+        Places { at: at(seconds), next, membership: Membership::Member }
     }
 
     /// The second of a probe, the ends of partitions, and the places of the client.
@@ -271,21 +221,22 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_gets_metadata_alone_is_stalled_and_one_without_any_answer_is_not() {
+    fn while_kafka_does_not_tell_the_ends_no_client_is_stalled() {
         let mut watch = StallWatch::default();
-        let seen = [0, 19, 20].map(|second| watch.see(None, &Places::default(), at(second)));
-        assert_eq!(seen, [None, None, Some(Stall::Leaders)]);
-        watch.clear();
-        assert_eq!(watch.see(None, &Places::default(), at(21)), None);
-        assert_eq!(watch.see(Some(&HashMap::new()), &Places::default(), at(22)), None);
-        assert_eq!(watch.see(None, &Places::default(), at(41)), None);
+        let ends = HashMap::from([(0, 9)]);
+        let mut see = |second, ends| watch.see(ends, &places(second, &[(0, 5)]), at(second));
+        assert_eq!(see(0, Some(&ends)), None);
+        assert_eq!(see(15, None), None);
+        assert_eq!(see(20, Some(&ends)), None);
+        assert_eq!(see(39, Some(&ends)), None);
+        assert_eq!(see(40, Some(&ends)), Some(Stall::Partition(0)));
     }
 
     /// The places of a member of a group, whose statistics tell this state.
     fn member(seconds: u64, join_state: &str) -> Places {
         let group = ConsumerGroup { join_state: join_state.to_owned(), ..Default::default() };
         let statistics = Statistics { cgrp: Some(group), ..Default::default() };
-        Places::new(&statistics, &TopicName::stored("t"), at(seconds))
+        Places::new(&statistics, &TopicName::stored("t"), at(seconds), |_| true)
     }
 
     #[test]
@@ -300,6 +251,24 @@ mod tests {
         assert_eq!(stalls(asks), [None; 4]);
         let joined = [(0, "steady"), (20, "steady"), (40, "wait-sync"), (60, "steady")];
         assert_eq!(stalls(joined), [None; 4]);
+    }
+
+    #[test]
+    fn a_member_that_does_not_end_joining_for_315_seconds_is_stalled() {
+        let mut watch = StallWatch::default();
+        let mut see = |second, state| watch.see_group(&member(second, state), at(second));
+        assert_eq!(see(0, "wait-join"), None);
+        assert_eq!(see(314, "wait-join"), None);
+        assert_eq!(see(315, "wait-sync"), Some(Stall::Group));
+        assert_eq!(see(320, "steady"), None);
+        assert_eq!(see(325, "wait-join"), None);
+        assert_eq!(see(639, "wait-join"), None);
+    }
+
+    #[test]
+    fn only_partitions_from_which_the_client_should_fetch_are_asked_about() {
+        let places = places(0, &[(0, 9), (2, 5)]);
+        assert_eq!(places.fetching([0, 1, 2, 3].iter()), [0, 2]);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -13,7 +13,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, Rebalance, StreamConsumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
-use rdkafka::statistics::Statistics;
+use rdkafka::statistics::{Partition, Statistics};
 use thiserror::Error;
 
 use crate::clock;
@@ -21,14 +21,24 @@ use crate::domain::task::intake_record::IntakeRecord;
 use crate::domain::topic::group::ConsumerGroup;
 use crate::domain::{Monotonic, TaskId, Timestamp, TopicName};
 use crate::kafka::context::{shown_line, shown_reason, tells_of_a_lost_leader};
+use crate::kafka::intake::prober::Prober;
 use crate::kafka::intake::record_of;
-use crate::kafka::intake::stalls::{Places, Stall, StallWatch, TopicProbe};
+use crate::kafka::intake::stalls::{Places, Stall, StallWatch};
 use crate::kafka::producer::{ATTEMPT, ATTEMPTS_MAX, DEAD_REASON, DUE_AT, TASK_ID, TTR_MS};
 use crate::kafka::{ClientError, KafkaSettings};
 
-/// KiB of all its partitions that the client keeps ready. A fetch that was begun before is kept,
-/// too.
-const QUEUED_KIB_MAX: &str = "1024";
+/// Kilobytes (of 1,000 bytes) and records of all its partitions from which on the client fetches no
+/// further ones. A fetch that was begun before is kept, too.
+const QUEUED_KB_MAX: u64 = 4096;
+const QUEUED_RECORDS_MAX: i64 = 40_000;
+/// Maximum size of a fetch, apart from one large record. After a fetch that fills the queue, the
+/// client would begin with the same partition again, and the others would wait.
+const FETCH_BYTES_MAX: &str = "1048576";
+/// How often the client looks for new partitions.
+const REFRESH_INTERVAL_MS: &str = "10000";
+/// How soon a member leaves its group that is not served, and the maximum wait of a group for its
+/// members when they change. A reader whose records nobody takes ends after 30 s.
+const POLL_INTERVAL_MAX_MS: &str = "60000";
 /// How soon the group gives the partitions of a member that has died to others.
 const SESSION_TIMEOUT_MS: &str = "10000";
 /// The interval of commits of the offsets that were stored. The end of a member commits, too.
@@ -99,11 +109,9 @@ impl AttemptHeaders {
 
 /// A member of a consumer group that reads one topic. New groups begin at the first record.
 pub struct GroupMember {
-    consumer: Arc<StreamConsumer<GroupContext>>,
+    consumer: StreamConsumer<GroupContext>,
     topic: TopicName,
     properties: u64,
-    /// Locked while a probe uses the consumer.
-    probing: Arc<Mutex<()>>,
 }
 
 impl fmt::Debug for GroupMember {
@@ -130,17 +138,22 @@ impl GroupMember {
             .set("group.id", group.as_str())
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("session.timeout.ms", SESSION_TIMEOUT_MS)
+            .set("max.poll.interval.ms", POLL_INTERVAL_MAX_MS)
+            .set("topic.metadata.refresh.interval.ms", REFRESH_INTERVAL_MS)
             .set("enable.auto.commit", "true")
             .set("auto.commit.interval.ms", COMMIT_INTERVAL_MS)
             .set("enable.auto.offset.store", "false")
             .set("auto.offset.reset", "earliest")
             .set("isolation.level", "read_committed")
-            .set("queued.max.messages.kbytes", QUEUED_KIB_MAX)
+            .set("queued.max.messages.kbytes", QUEUED_KB_MAX.to_string())
+            .set("queued.min.messages", QUEUED_RECORDS_MAX.to_string())
+            .set("fetch.max.bytes", FETCH_BYTES_MAX)
+            // The default is a second without a fetch after the queue was full.
+            .set("fetch.queue.backoff.ms", "20")
             .set("statistics.interval.ms", STATISTICS_INTERVAL_MS);
         let context = GroupContext {
             topic: topic.clone(),
-            assignments: Mutex::default(),
-            places: Mutex::default(),
+            progress: Arc::default(),
             count: AtomicU64::new(0),
             is_stuck: AtomicBool::new(false),
         };
@@ -148,8 +161,7 @@ impl GroupMember {
         let consumer: StreamConsumer<GroupContext> =
             config.create_with_context(context).map_err(create)?;
         consumer.subscribe(&[topic.as_str()]).map_err(create)?;
-        let (consumer, probing) = (Arc::new(consumer), Arc::default());
-        Ok(Self { consumer, topic: topic.clone(), properties, probing })
+        Ok(Self { consumer, topic: topic.clone(), properties })
     }
 
     /// Returns true when another member must take the place of this one: the operator's properties
@@ -198,7 +210,7 @@ impl GroupMember {
     }
 
     fn assignment_of(&self, partition: i32) -> Option<Assignment> {
-        self.consumer.context().assignments.lock().get(&partition).copied()
+        self.consumer.context().progress.assignments.lock().get(&partition).copied()
     }
 
     /// Returns true when the partition has been at this member since it was assigned so.
@@ -218,40 +230,24 @@ impl GroupMember {
 
     /// Watches the member, and returns when it has stopped reading one of its partitions, or does
     /// not join its group. Another member must take its place.
-    pub fn stalled(&self) -> impl Future<Output = Stall> + Send + 'static {
-        let (consumer, topic) = (Arc::downgrade(&self.consumer), self.topic.clone());
-        let probing = Arc::clone(&self.probing);
+    pub fn stalled(&self, prober: &Prober) -> impl Future<Output = Stall> + Send + 'static {
+        let progress = Arc::clone(&self.consumer.context().progress);
+        let (prober, topic) = (prober.clone(), self.topic.clone());
         async move {
             let mut watch = StallWatch::default();
             loop {
                 clock::sleep(PROBE_INTERVAL).await;
-                let (consumer, topic) = (Weak::clone(&consumer), topic.clone());
-                let probing = Arc::clone(&probing);
-                let probe = move || {
-                    let _probing = probing.lock();
-                    let stall =
-                        consumer.upgrade().and_then(|it| find_stall(&it, &topic, &mut watch));
-                    (watch, stall)
-                };
-                let probed = tokio::task::spawn_blocking(probe).await;
-                let (seen, stall) = probed.unwrap_or_default();
-                if let Some(stall) = stall {
+                if let Some(stall) = find_stall(&prober, &topic, &progress, &mut watch).await {
                     return stall;
                 }
-                watch = seen;
             }
         }
     }
 
-    /// Leaves the group and commits, away from the async threads, as soon as no probe uses the
-    /// consumer.
+    /// Leaves the group and commits, away from the async threads.
     pub async fn leave(self) {
-        let Self { consumer, topic, probing, .. } = self;
-        let leave = move || {
-            let _probing = probing.lock();
-            drop(consumer);
-        };
-        let leaving = tokio::task::spawn_blocking(leave);
+        let Self { consumer, topic, .. } = self;
+        let leaving = tokio::task::spawn_blocking(move || drop(consumer));
         match tokio::time::timeout(LEAVE_DEADLINE, leaving).await {
             Ok(Ok(())) => {}
             Ok(Err(_panicked)) => tracing::warn!(%topic, "a member of a group did not end cleanly"),
@@ -260,20 +256,23 @@ impl GroupMember {
     }
 }
 
-/// Asks for the ends of the member's partitions, and compares its places with them. Blocks for 6 s
-/// at most.
-fn find_stall(
-    consumer: &StreamConsumer<GroupContext>,
+/// Asks for the ends of the member's partitions, and compares its places with them.
+async fn find_stall(
+    prober: &Prober,
     topic: &TopicName,
+    progress: &Progress,
     watch: &mut StallWatch,
 ) -> Option<Stall> {
-    let context = consumer.context();
-    let partitions: Vec<i32> = context.assignments.lock().keys().copied().collect();
-    let Ok(probe) = TopicProbe::ask(consumer, topic, &partitions) else {
-        watch.clear();
-        return None;
+    let partitions = progress.places.lock().fetching(progress.assignments.lock().keys());
+    let probe = match prober.ask(topic, partitions).await {
+        // Without the topic, the member gets a refusal.
+        Ok(probe) if probe.partitions.is_some() => probe,
+        Ok(_) | Err(_) => {
+            watch.clear();
+            return None;
+        }
     };
-    let (places, now) = (context.places.lock(), clock::monotonic());
+    let (places, now) = (progress.places.lock(), clock::monotonic());
     let outside = watch.see_group(&places, now);
     watch.see(probe.ends.as_ref(), &places, now).or(outside)
 }
@@ -292,12 +291,18 @@ fn is_refusal(error: &KafkaError) -> bool {
     )
 }
 
-/// The callbacks of a member.
-struct GroupContext {
-    topic: TopicName,
+/// The partitions of a member, and how far it is.
+#[derive(Debug, Default)]
+struct Progress {
     assignments: Mutex<HashMap<i32, Assignment>>,
     /// The places of the client, from the statistics.
     places: Mutex<Places>,
+}
+
+/// The callbacks of a member.
+struct GroupContext {
+    topic: TopicName,
+    progress: Arc<Progress>,
     count: AtomicU64,
     /// Set when librdkafka has lost track of a partition for good.
     is_stuck: AtomicBool,
@@ -319,13 +324,19 @@ impl ClientContext for GroupContext {
     }
 
     fn stats(&self, statistics: Statistics) {
-        *self.places.lock() = Places::new(&statistics, &self.topic, clock::monotonic());
+        // All partitions of a member share one queue, whose size each of them tells. Below its
+        // limits, the client fetches from all of them.
+        let should_fetch = |one: &Partition| {
+            one.fetchq_cnt < QUEUED_RECORDS_MAX && one.fetchq_size < QUEUED_KB_MAX * 1000
+        };
+        *self.progress.places.lock() =
+            Places::new(&statistics, &self.topic, clock::monotonic(), should_fetch);
     }
 }
 
 impl ConsumerContext for GroupContext {
     fn post_rebalance(&self, _consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        let mut assignments = self.assignments.lock();
+        let mut assignments = self.progress.assignments.lock();
         match rebalance {
             Rebalance::Assign(list) => {
                 for element in list.elements() {

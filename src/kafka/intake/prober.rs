@@ -1,0 +1,203 @@
+//! Asks Kafka about topics that other clients read.
+//!
+//! librdkafka ends the connection of a question that has no answer in time, with the records that
+//! it is receiving there. So these questions have a client of their own.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::metadata::MetadataPartition;
+use rdkafka::topic_partition_list::TopicPartitionListElem;
+use rdkafka::{Offset, TopicPartitionList};
+use thiserror::Error;
+
+use crate::clock;
+use crate::domain::{Monotonic, TopicName};
+use crate::kafka::context::QuietContext;
+use crate::kafka::{ClientError, KafkaSettings};
+
+/// The deadline of each of the two questions to Kafka.
+pub const DEADLINE: Duration = Duration::from_secs(3);
+/// How long Kafka may tell no ends before another client asks.
+const UNANSWERED_MAX: Duration = Duration::from_secs(20);
+/// The events of the client that are served after a question. Nobody else serves them.
+const EVENTS_MAX: usize = 64;
+
+/// The reason why Kafka has not answered.
+#[derive(Debug, Error)]
+pub enum ProbeError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Kafka(#[from] KafkaError),
+    #[error("the question panicked")]
+    Panicked,
+}
+
+/// The partitions of a topic.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FoundPartitions {
+    pub count: i32,
+    /// The others can be neither read nor asked about.
+    pub with_leader: BTreeSet<i32>,
+}
+
+/// The answers of Kafka about a topic.
+#[derive(Debug)]
+pub struct TopicProbe {
+    /// `None` when there is no such topic.
+    pub partitions: Option<FoundPartitions>,
+    /// The ends of the partitions that were asked for and have a leader: the offset after the last
+    /// record that a consumer may read. `None` without an answer.
+    pub ends: Option<HashMap<i32, i64>>,
+}
+
+type ProbingClient = BaseConsumer<QuietContext>;
+
+/// A client, and the version of the operator's properties for which it was made.
+struct MadeClient {
+    version: u64,
+    client: Arc<ProbingClient>,
+    unanswered_since: Option<Monotonic>,
+}
+
+/// A client for questions about topics. Clones share it.
+#[derive(Clone)]
+pub struct Prober {
+    settings: KafkaSettings,
+    /// Made for the first question, and again when the operator's properties have changed, or the
+    /// client may have lost the leaders of partitions for good.
+    made: Arc<Mutex<Option<MadeClient>>>,
+}
+
+impl fmt::Debug for Prober {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Prober").finish_non_exhaustive()
+    }
+}
+
+impl Prober {
+    pub fn new(settings: &KafkaSettings) -> Self {
+        Self { settings: settings.clone(), made: Arc::default() }
+    }
+
+    /// Asks Kafka about a topic, and about the ends of some of its partitions. Takes twice
+    /// [`DEADLINE`] at most.
+    ///
+    /// # Errors
+    /// When Kafka does not answer the first question, or the settings are wrong.
+    pub async fn ask(
+        &self,
+        topic: &TopicName,
+        partitions: Vec<i32>,
+    ) -> Result<TopicProbe, ProbeError> {
+        let (prober, topic) = (self.clone(), topic.clone());
+        let asking = tokio::task::spawn_blocking(move || {
+            let client = prober.client()?;
+            let probe = probe(&client, &topic, &partitions);
+            // A poll returns nothing, too, when it has served a line of the log.
+            for _event in 0..EVENTS_MAX {
+                drop(client.poll(Duration::ZERO));
+            }
+            if let Ok(TopicProbe { ends, .. }) = &probe {
+                prober.note(&client, ends.as_ref());
+            }
+            Ok(probe?)
+        });
+        asking.await.unwrap_or(Err(ProbeError::Panicked))
+    }
+
+    fn client(&self) -> Result<Arc<ProbingClient>, ClientError> {
+        let version = self.settings.properties.version();
+        let mut made = self.made.lock();
+        if let Some(made) = &*made
+            && made.version == version
+        {
+            return Ok(Arc::clone(&made.client));
+        }
+        let create = |source| ClientError::Create { what: "Kafka client for questions", source };
+        let mut config = self.settings.consumer_config();
+        config.set("isolation.level", "read_committed");
+        let client = Arc::new(config.create_with_context(QuietContext).map_err(create)?);
+        let former = made.replace(MadeClient {
+            version,
+            client: Arc::clone(&client),
+            unanswered_since: None,
+        });
+        drop(made);
+        // This may wait for threads of the client.
+        drop(former);
+        Ok(client)
+    }
+
+    /// Notes whether Kafka has told ends, and forgets a client that gets none for long.
+    fn note(&self, client: &Arc<ProbingClient>, ends: Option<&HashMap<i32, i64>>) {
+        let mut made = self.made.lock();
+        let Some(current) = made.as_mut().filter(|made| Arc::ptr_eq(&made.client, client)) else {
+            return;
+        };
+        match ends {
+            Some(ends) if ends.is_empty() => {}
+            Some(_) => current.unanswered_since = None,
+            None => {
+                let now = clock::monotonic();
+                let since = *current.unanswered_since.get_or_insert(now);
+                if now.since(since) >= UNANSWERED_MAX {
+                    *made = None;
+                }
+            }
+        }
+    }
+}
+
+fn probe(
+    client: &ProbingClient,
+    topic: &TopicName,
+    partitions: &[i32],
+) -> Result<TopicProbe, KafkaError> {
+    let metadata = client.fetch_metadata(Some(topic.as_str()), DEADLINE)?;
+    let found = metadata.topics().first();
+    let found = match found.map(|found| (found, found.error().map(Code::from))) {
+        None | Some((_, Some(Code::UnknownTopicOrPartition | Code::UnknownTopic))) => {
+            return Ok(TopicProbe { partitions: None, ends: None });
+        }
+        Some((_, Some(code))) => return Err(KafkaError::MetadataFetch(code)),
+        Some((found, None)) => found.partitions(),
+    };
+    let with_leader = found.iter().filter(|partition| partition.leader() >= 0);
+    let with_leader: BTreeSet<i32> = with_leader.map(MetadataPartition::id).collect();
+    let asked = partitions.iter().copied().filter(|number| with_leader.contains(number));
+    let asked: Vec<i32> = asked.collect();
+    let ends = ends(client, topic, &asked);
+    if let Err(error) = &ends {
+        tracing::debug!(%topic, %error, "ask for the ends of partitions");
+    }
+    let count = i32::try_from(found.len()).unwrap_or(i32::MAX);
+    let partitions = Some(FoundPartitions { count, with_leader });
+    Ok(TopicProbe { partitions, ends: ends.ok() })
+}
+
+fn ends(
+    client: &ProbingClient,
+    topic: &TopicName,
+    partitions: &[i32],
+) -> Result<HashMap<i32, i64>, KafkaError> {
+    if partitions.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let mut list = TopicPartitionList::new();
+    for partition in partitions {
+        list.add_partition_offset(topic.as_str(), *partition, Offset::End)?;
+    }
+    let found = client.offsets_for_times(list, DEADLINE)?;
+    let end_of = |element: &TopicPartitionListElem<'_>| {
+        element.error().ok()?;
+        Some((element.partition(), element.offset().to_raw().filter(|offset| *offset >= 0)?))
+    };
+    Ok(found.elements().iter().filter_map(end_of).collect())
+}
