@@ -104,7 +104,7 @@ impl Prober {
             for _event in 0..EVENTS_MAX {
                 drop(client.poll(Duration::ZERO));
             }
-            if let Ok(TopicProbe { ends, .. }) = &probe {
+            if let Ok(TopicProbe { partitions: Some(_), ends }) = &probe {
                 prober.note(&client, ends.as_ref());
             }
             Ok(probe?)
