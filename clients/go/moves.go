@@ -147,17 +147,20 @@ func (client *Client) RedriveMany(
 		body["to_topic"] = of.ToTopic
 	}
 	total, since, pause := Redriven{}, time.Now(), pauseMin
+	failed := func(err error) (Redriven, error) {
+		if total.Count == 0 || of.DryRun {
+			return Redriven{}, err
+		}
+		return total, nil
+	}
 	for cursor := ""; ; {
 		part, err := ask[struct {
 			Redriven int    `json:"redriven"`
 			More     bool   `json:"more"`
 			Cursor   string `json:"cursor"`
 		}](ctx, client, http.MethodPost, "/v1/dead/redrive", body)
-		if err != nil && (total.Count == 0 || of.DryRun) {
-			return Redriven{}, err
-		}
 		if err != nil {
-			return total, nil
+			return failed(err)
 		}
 		hasMoved := part.Cursor != "" && part.Cursor != cursor
 		total.Count += part.Redriven
@@ -178,10 +181,7 @@ func (client *Client) RedriveMany(
 		}
 		select {
 		case <-ctx.Done():
-			if total.Count == 0 || of.DryRun {
-				return Redriven{}, ctx.Err()
-			}
-			return total, nil
+			return failed(ctx.Err())
 		case <-time.After(pause + mathrand.N(pause/4+1)):
 		}
 		pause = min(2*pause, pauseMax)
