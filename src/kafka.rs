@@ -32,7 +32,7 @@ pub use contact::KafkaContact;
 pub use context::Hooks;
 pub use delivery::{DeliveryFailure, DeliveryOutcome, DeliveryReport, Reason, SendError};
 pub use intake::appender::{NewRecord, RecordAppender};
-pub use intake::prober::{FoundPartitions, Prober};
+pub use intake::ends::{EndsClient, FoundPartitions};
 pub use intake::rejects::{Reject, RejectOutcome, RejectProducer};
 pub use intake::stalls::Stall;
 pub use intake::{IntakeError, IntakeReader, LogBounds, ReadFailure};

@@ -5,7 +5,7 @@
 //! more. Nothing here blocks, except the questions, which run on threads for blocking work.
 
 pub(super) mod appender;
-pub(super) mod prober;
+pub(super) mod ends;
 pub(super) mod rejects;
 pub(super) mod stalls;
 
@@ -27,7 +27,7 @@ use rdkafka::{Offset, Timestamp as RecordTime, TopicPartitionList};
 use thiserror::Error;
 use tokio::sync::Notify;
 
-use self::prober::{DEADLINE, FoundPartitions, Prober};
+use self::ends::{DEADLINE, EndsClient, FoundPartitions};
 use self::stalls::{Places, StallWatch};
 use super::context::{shown_line, shown_reason, tells_of_a_lost_leader};
 use super::{ClientError, KafkaSettings};
@@ -76,7 +76,7 @@ pub struct IntakeReader {
     queues: BTreeMap<i32, PartitionQueue<IntakeContext>>,
     wake: Arc<Notify>,
     watch: StallWatch,
-    prober: Prober,
+    ends_client: EndsClient,
     /// The number of partitions that the client knows.
     known_count: i32,
     properties: u64,
@@ -121,7 +121,7 @@ impl IntakeReader {
             queues: BTreeMap::new(),
             wake: Arc::default(),
             watch: StallWatch::default(),
-            prober: Prober::new(settings),
+            ends_client: EndsClient::new(settings),
             known_count: 0,
             properties,
         })
@@ -242,15 +242,15 @@ impl IntakeReader {
     /// client still reads the partitions that it was given: see [`Self::is_outdated`].
     pub async fn probe(&mut self) -> Result<Option<FoundPartitions>, IntakeError> {
         let partitions = self.consumer.context().places.lock().fetching(self.queues.keys());
-        let probe = match self.prober.ask(&self.topic, partitions).await {
-            Ok(probe) => probe,
+        let answer = match self.ends_client.ask(&self.topic, partitions).await {
+            Ok(answer) => answer,
             Err(error) => {
                 self.watch.clear();
                 let (topic, reason) = (self.topic.clone(), chain(&error));
                 return Err(IntakeError::Unanswered { topic, reason });
             }
         };
-        let Some(found) = probe.partitions else {
+        let Some(found) = answer.partitions else {
             self.watch.clear();
             return Ok(None);
         };
@@ -265,7 +265,7 @@ impl IntakeReader {
         }
         let context = self.consumer.context();
         let now = clock::monotonic();
-        if let Some(stall) = self.watch.see(probe.ends.as_ref(), &context.places.lock(), now) {
+        if let Some(stall) = self.watch.see(answer.ends.as_ref(), &context.places.lock(), now) {
             context.is_stuck.store(true, Ordering::Relaxed);
             tracing::warn!(topic = %self.topic, %stall, "replacing the reader of an intake topic");
         }

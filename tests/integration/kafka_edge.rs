@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use punctual::domain::topic::group::ConsumerGroup;
 use punctual::domain::{Failure, Headers, TopicName};
 use punctual::kafka::{
-    DeliveryFailure, DeliveryOutcome, GroupMember, Hooks, IntakeReader, KafkaSettings, LookUpError,
-    Mode, Prober, Producer, ReadFailure, SendError, Stall, TopicCompression, TopicFacts,
+    DeliveryFailure, DeliveryOutcome, EndsClient, GroupMember, Hooks, IntakeReader, KafkaSettings,
+    LookUpError, Mode, Producer, ReadFailure, SendError, Stall, TopicCompression, TopicFacts,
 };
 use rdkafka::ClientConfig;
 use rdkafka::message::{Headers as _, Message, Timestamp as RecordTime};
@@ -479,7 +479,7 @@ async fn a_member_that_does_not_join_its_group_is_stalled_and_one_without_a_part
     let members = [member(&plain), member(&plain)];
 
     let stall_of = async |settings: &KafkaSettings, member: &GroupMember, deadline| {
-        let stalled = member.stalled(&Prober::new(settings));
+        let stalled = member.stalled(&EndsClient::new(settings));
         tokio::select! {
             stall = tokio::time::timeout(deadline, stalled) => stall.ok(),
             read = member.next() => panic!("read {read:?}"),

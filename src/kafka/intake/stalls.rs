@@ -99,7 +99,7 @@ pub struct StallWatch {
     /// has been seen there.
     standing: BTreeMap<i32, (i64, Monotonic)>,
     outside_since: Option<Monotonic>,
-    no_member_since: Option<Monotonic>,
+    unjoined_since: Option<Monotonic>,
 }
 
 impl StallWatch {
@@ -116,15 +116,15 @@ impl StallWatch {
             self.outside_since = None;
         }
         if is_old || places.membership == Membership::Member {
-            self.no_member_since = None;
+            self.unjoined_since = None;
             return None;
         }
         if places.membership == Membership::Outside {
             self.outside_since.get_or_insert(now);
         }
-        let no_member_since = *self.no_member_since.get_or_insert(now);
+        let unjoined_since = *self.unjoined_since.get_or_insert(now);
         let is_outside_long = self.outside_since.is_some_and(|at| now.since(at) >= STANDS_MAX);
-        let is_long = is_outside_long || now.since(no_member_since) >= JOINS_MAX;
+        let is_long = is_outside_long || now.since(unjoined_since) >= JOINS_MAX;
         is_long.then_some(Stall::Group)
     }
 

@@ -21,7 +21,7 @@ use crate::domain::task::intake_record::IntakeRecord;
 use crate::domain::topic::group::ConsumerGroup;
 use crate::domain::{Monotonic, TaskId, Timestamp, TopicName};
 use crate::kafka::context::{shown_line, shown_reason, tells_of_a_lost_leader};
-use crate::kafka::intake::prober::Prober;
+use crate::kafka::intake::ends::EndsClient;
 use crate::kafka::intake::record_of;
 use crate::kafka::intake::stalls::{Places, Stall, StallWatch};
 use crate::kafka::producer::{ATTEMPT, ATTEMPTS_MAX, DEAD_REASON, DUE_AT, TASK_ID, TTR_MS};
@@ -230,14 +230,17 @@ impl GroupMember {
 
     /// Watches the member, and returns when it has stopped reading one of its partitions, or does
     /// not join its group. Another member must take its place.
-    pub fn stalled(&self, prober: &Prober) -> impl Future<Output = Stall> + Send + 'static {
+    pub fn stalled(
+        &self,
+        ends_client: &EndsClient,
+    ) -> impl Future<Output = Stall> + Send + 'static {
         let progress = Arc::clone(&self.consumer.context().progress);
-        let (prober, topic) = (prober.clone(), self.topic.clone());
+        let (ends_client, topic) = (ends_client.clone(), self.topic.clone());
         async move {
             let mut watch = StallWatch::default();
             loop {
                 clock::sleep(PROBE_INTERVAL).await;
-                if let Some(stall) = find_stall(&prober, &topic, &progress, &mut watch).await {
+                if let Some(stall) = find_stall(&ends_client, &topic, &progress, &mut watch).await {
                     return stall;
                 }
             }
@@ -258,15 +261,15 @@ impl GroupMember {
 
 /// Asks for the ends of the member's partitions, and compares its places with them.
 async fn find_stall(
-    prober: &Prober,
+    ends_client: &EndsClient,
     topic: &TopicName,
     progress: &Progress,
     watch: &mut StallWatch,
 ) -> Option<Stall> {
     let partitions = progress.places.lock().fetching(progress.assignments.lock().keys());
-    let probe = match prober.ask(topic, partitions).await {
+    let answer = match ends_client.ask(topic, partitions).await {
         // Without the topic, the member gets a refusal.
-        Ok(probe) if probe.partitions.is_some() => probe,
+        Ok(answer) if answer.partitions.is_some() => answer,
         Ok(_) | Err(_) => {
             watch.clear();
             return None;
@@ -274,7 +277,7 @@ async fn find_stall(
     };
     let (places, now) = (progress.places.lock(), clock::monotonic());
     let outside = watch.see_group(&places, now);
-    watch.see(probe.ends.as_ref(), &places, now).or(outside)
+    watch.see(answer.ends.as_ref(), &places, now).or(outside)
 }
 
 fn is_refusal(error: &KafkaError) -> bool {

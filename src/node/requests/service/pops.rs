@@ -18,7 +18,7 @@ use self::reader::ReaderParts;
 use crate::access::permit::{Permit, Pop};
 use crate::clock::{self, ClusterClock};
 use crate::domain::PrincipalName;
-use crate::kafka::{KafkaSettings, Prober};
+use crate::kafka::{EndsClient, KafkaSettings};
 use crate::node::messages::Unavailable;
 use crate::node::messages::answers::{PopCall, Popped};
 use crate::postgres::tasks::look_up::LookUp;
@@ -41,7 +41,7 @@ pub struct PopService {
     tasks: Tasks,
     metrics: PopMetrics,
     readers: Readers,
-    prober: Prober,
+    ends_client: EndsClient,
 }
 
 impl PopService {
@@ -52,8 +52,8 @@ impl PopService {
         tasks: Tasks,
         metrics: PopMetrics,
     ) -> Self {
-        let prober = Prober::new(&kafka);
-        Self { kafka, look_up, clock, tasks, metrics, readers: Readers::default(), prober }
+        let ends_client = EndsClient::new(&kafka);
+        Self { kafka, look_up, clock, tasks, metrics, readers: Readers::default(), ends_client }
     }
 
     /// Waits for tasks of a topic that no other caller of the group has. There are none when the
@@ -105,7 +105,7 @@ impl PopService {
         all.insert(key.clone(), Reader { calls: sender, by: by.clone() });
         let parts = ReaderParts {
             kafka: self.kafka.clone(),
-            prober: self.prober.clone(),
+            ends_client: self.ends_client.clone(),
             readers: self.readers.clone(),
             look_up: Arc::clone(&self.look_up),
             clock: Arc::clone(&self.clock),

@@ -16,7 +16,7 @@ use crate::domain::task::intake_record::IntakeHeaders;
 use crate::domain::{Headers, Monotonic, Record, TaskId, Timestamp, TopicName};
 use crate::error_chain::chain;
 use crate::kafka::{
-    Assignment, AttemptHeaders, GroupMember, GroupRecord, GroupRefusal, KafkaSettings, Prober,
+    Assignment, AttemptHeaders, EndsClient, GroupMember, GroupRecord, GroupRefusal, KafkaSettings,
 };
 use crate::node::messages::answers::Popped;
 use crate::postgres::PostgresError;
@@ -46,7 +46,7 @@ const OWN_PREFIX: &str = "punctual-";
 #[derive(Debug)]
 pub(super) struct ReaderParts {
     pub kafka: KafkaSettings,
-    pub prober: Prober,
+    pub ends_client: EndsClient,
     pub readers: Readers,
     pub look_up: Arc<LookUp>,
     pub clock: Arc<ClusterClock>,
@@ -119,7 +119,7 @@ impl GroupReader {
     async fn run(mut self, mut calls: mpsc::Receiver<Waiter>) -> Result<(), TaskFailure> {
         let _counted = CountGuard::new(&self.parts.metrics.groups, 1);
         let draining = self.parts.draining.clone();
-        let mut stalled = pin!(self.member.stalled(&self.parts.prober));
+        let mut stalled = pin!(self.member.stalled(&self.parts.ends_client));
         loop {
             self.give();
             if self.member.is_outdated(&self.parts.kafka) {

@@ -1,4 +1,4 @@
-//! Asks Kafka about topics that other clients read.
+//! Asks Kafka for the partitions of topics that other clients read, and for the ends of their logs.
 //!
 //! librdkafka ends the connection of a question that has no answer in time, with the records that
 //! it is receiving there. So these questions have a client of their own.
@@ -30,7 +30,7 @@ const EVENTS_MAX: usize = 64;
 
 /// The reason why Kafka has not answered.
 #[derive(Debug, Error)]
-pub enum ProbeError {
+pub enum EndsError {
     #[error(transparent)]
     Client(#[from] ClientError),
     #[error(transparent)]
@@ -49,7 +49,7 @@ pub struct FoundPartitions {
 
 /// The answers of Kafka about a topic.
 #[derive(Debug)]
-pub struct TopicProbe {
+pub struct TopicEnds {
     /// `None` when there is no such topic.
     pub partitions: Option<FoundPartitions>,
     /// The ends of the partitions that were asked for and have a leader: the offset after the last
@@ -57,31 +57,31 @@ pub struct TopicProbe {
     pub ends: Option<HashMap<i32, i64>>,
 }
 
-type ProbingClient = BaseConsumer<QuietContext>;
+type AskingConsumer = BaseConsumer<QuietContext>;
 
 /// A client, and the version of the operator's properties for which it was made.
 struct MadeClient {
     version: u64,
-    client: Arc<ProbingClient>,
+    client: Arc<AskingConsumer>,
     unanswered_since: Option<Monotonic>,
 }
 
 /// A client for questions about topics. Clones share it.
 #[derive(Clone)]
-pub struct Prober {
+pub struct EndsClient {
     settings: KafkaSettings,
     /// Made for the first question, and again when the operator's properties have changed, or the
     /// client may have lost the leaders of partitions for good.
     made: Arc<Mutex<Option<MadeClient>>>,
 }
 
-impl fmt::Debug for Prober {
+impl fmt::Debug for EndsClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Prober").finish_non_exhaustive()
+        f.debug_struct("EndsClient").finish_non_exhaustive()
     }
 }
 
-impl Prober {
+impl EndsClient {
     pub fn new(settings: &KafkaSettings) -> Self {
         Self { settings: settings.clone(), made: Arc::default() }
     }
@@ -95,24 +95,24 @@ impl Prober {
         &self,
         topic: &TopicName,
         partitions: Vec<i32>,
-    ) -> Result<TopicProbe, ProbeError> {
-        let (prober, topic) = (self.clone(), topic.clone());
+    ) -> Result<TopicEnds, EndsError> {
+        let (asker, topic) = (self.clone(), topic.clone());
         let asking = tokio::task::spawn_blocking(move || {
-            let client = prober.client()?;
-            let probe = probe(&client, &topic, &partitions);
+            let client = asker.client()?;
+            let answer = answer_of(&client, &topic, &partitions);
             // A poll returns nothing, too, when it has served a line of the log.
             for _event in 0..EVENTS_MAX {
                 drop(client.poll(Duration::ZERO));
             }
-            if let Ok(TopicProbe { partitions: Some(_), ends }) = &probe {
-                prober.note(&client, ends.as_ref());
+            if let Ok(TopicEnds { partitions: Some(_), ends }) = &answer {
+                asker.note(&client, ends.as_ref());
             }
-            Ok(probe?)
+            Ok(answer?)
         });
-        asking.await.unwrap_or(Err(ProbeError::Panicked))
+        asking.await.unwrap_or(Err(EndsError::Panicked))
     }
 
-    fn client(&self) -> Result<Arc<ProbingClient>, ClientError> {
+    fn client(&self) -> Result<Arc<AskingConsumer>, ClientError> {
         let version = self.settings.properties.version();
         let mut made = self.made.lock();
         if let Some(made) = &*made
@@ -136,7 +136,7 @@ impl Prober {
     }
 
     /// Notes whether Kafka has told ends, and forgets a client that gets none for long.
-    fn note(&self, client: &Arc<ProbingClient>, ends: Option<&HashMap<i32, i64>>) {
+    fn note(&self, client: &Arc<AskingConsumer>, ends: Option<&HashMap<i32, i64>>) {
         let mut made = self.made.lock();
         let Some(current) = made.as_mut().filter(|made| Arc::ptr_eq(&made.client, client)) else {
             return;
@@ -155,16 +155,16 @@ impl Prober {
     }
 }
 
-fn probe(
-    client: &ProbingClient,
+fn answer_of(
+    client: &AskingConsumer,
     topic: &TopicName,
     partitions: &[i32],
-) -> Result<TopicProbe, KafkaError> {
+) -> Result<TopicEnds, KafkaError> {
     let metadata = client.fetch_metadata(Some(topic.as_str()), DEADLINE)?;
     let found = metadata.topics().first();
     let found = match found.map(|found| (found, found.error().map(Code::from))) {
         None | Some((_, Some(Code::UnknownTopicOrPartition | Code::UnknownTopic))) => {
-            return Ok(TopicProbe { partitions: None, ends: None });
+            return Ok(TopicEnds { partitions: None, ends: None });
         }
         Some((_, Some(code))) => return Err(KafkaError::MetadataFetch(code)),
         Some((found, None)) => found.partitions(),
@@ -173,17 +173,17 @@ fn probe(
     let with_leader: BTreeSet<i32> = with_leader.map(MetadataPartition::id).collect();
     let asked = partitions.iter().copied().filter(|number| with_leader.contains(number));
     let asked: Vec<i32> = asked.collect();
-    let ends = ends(client, topic, &asked);
+    let ends = ends_of(client, topic, &asked);
     if let Err(error) = &ends {
         tracing::debug!(%topic, %error, "ask for the ends of partitions");
     }
     let count = i32::try_from(found.len()).unwrap_or(i32::MAX);
     let partitions = Some(FoundPartitions { count, with_leader });
-    Ok(TopicProbe { partitions, ends: ends.ok() })
+    Ok(TopicEnds { partitions, ends: ends.ok() })
 }
 
-fn ends(
-    client: &ProbingClient,
+fn ends_of(
+    client: &AskingConsumer,
     topic: &TopicName,
     partitions: &[i32],
 ) -> Result<HashMap<i32, i64>, KafkaError> {
