@@ -60,6 +60,8 @@ const HOPELESS_GRACE: Duration = Duration::from_secs(1);
 const TRACES_PATH: &str = "/v1/traces";
 /// The flag of the URL of a database.
 const DATABASE_URL: &str = "--database-url";
+/// What the log says when a node is told to stop before it is ready.
+const STOPPED_EARLY: &str = "stopped before the start was complete";
 /// Interval at which a draining node checks whether it is done.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -170,7 +172,7 @@ pub async fn serve(settings: Settings, handles: Handles) -> Result<(), TaskFailu
             run(&settings, assembled, checked, (&policy, audit.as_ref()), &handles).await
         }
         Ok(None) => {
-            tracing::info!("stopped before the start was complete");
+            tracing::info!("{STOPPED_EARLY}");
             Ok(())
         }
         Err(failure) => Err(failure),
@@ -232,7 +234,11 @@ async fn run(
         tasks.spawn("payload keys", keeper.run(tasks.stopping.clone()));
     }
     let (postgres, node) = (parts.postgres.clone(), parts.node);
-    let running = assembly::start(settings, parts, checked.cluster, access, handles).await?;
+    let started = assembly::start(settings, parts, checked.cluster, access, handles).await?;
+    let Some(running) = started else {
+        tracing::info!("{STOPPED_EARLY}");
+        return Ok(());
+    };
     tasks.draining.cancelled().await;
     drain(settings, &running, tasks).await;
     // The loops have ended before the heartbeat says that this node is gone. So other nodes adopt

@@ -257,18 +257,19 @@ impl Quotas {
         })
     }
 
-    /// Counts a read that was made already.
+    /// Counts reads that were made already.
     ///
     /// # Errors
     /// When the use of too many principals is counted.
-    pub fn owe_read(
+    pub fn owe_reads(
         &self,
         (name, limits): (&PrincipalName, &Limits),
+        count: u64,
         now: Monotonic,
     ) -> Result<(), Exceeded> {
         let Some(rate) = limits.reads else { return Ok(()) };
         self.change((name, limits), now, |used| {
-            used.reads.owe(rate, 1, now);
+            used.reads.owe(rate, count, now);
             Ok(())
         })
     }
@@ -494,6 +495,20 @@ mod tests {
         assert!(read(&ann) && read(&ann) && !read(&ann));
         let more = principal("ann", reads(3));
         assert!(read(&more), "the auth file has changed");
+    }
+
+    #[test]
+    fn reads_that_were_made_are_paid_off_before_the_next_change() {
+        let rate = Rate { per_second: 2, burst: 2 };
+        let reads = Limits { reads: Some(rate), ..Limits::default() };
+        let (quotas, ann) = (Quotas::default(), principal("ann", reads));
+        assert_eq!(quotas.owe_reads(ann.parts(), 2, at(0)), Ok(()));
+        assert_eq!(quotas.check_debt(ann.parts(), at(0)), Ok(()), "as many as at once");
+        assert_eq!(quotas.owe_reads(ann.parts(), 10_000, at(0)), Ok(()));
+        let exceeded = quotas.check_debt(ann.parts(), at(0)).unwrap_err();
+        assert_eq!(exceeded.retry_after, Duration::from_secs(5_000));
+        assert!(quotas.check_debt(ann.parts(), at(4_999_999)).is_err());
+        assert_eq!(quotas.check_debt(ann.parts(), at(5_000_000)), Ok(()));
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub struct Reloader {
     seen: Option<Vec<Stamp>>,
     is_settled: bool,
     failure: Option<String>,
-    said: Throttle,
+    failure_log: Throttle,
 }
 
 impl Reloader {
@@ -89,7 +89,7 @@ impl Reloader {
             seen: None,
             is_settled: false,
             failure: None,
-            said: Throttle::new(TOLD_EVERY),
+            failure_log: Throttle::new(TOLD_EVERY),
         };
         reloader.take(loaded);
         Ok(reloader)
@@ -146,7 +146,7 @@ impl Reloader {
             Err(error) => {
                 let told = error.to_string();
                 if self.failure.as_ref() != Some(&told) {
-                    self.said.reset();
+                    self.failure_log.reset();
                     self.failure = Some(told);
                 }
                 self.failed_still(now);
@@ -158,7 +158,7 @@ impl Reloader {
     fn failed_still(&mut self, now: Monotonic) {
         let Some(failure) = &self.failure else { return };
         self.metrics.reload_failures.inc();
-        if self.said.lets_through(now) {
+        if self.failure_log.lets_through(now) {
             tracing::error!(
                 error = failure,
                 "the auth file is refused; the previous rights stay in force"

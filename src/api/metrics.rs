@@ -12,7 +12,7 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// The limits that reject something, the service's own included. Each has a series from the start,
 /// so that a rate does not miss the first event.
-const LIMITS: [&str; 34] = [
+const LIMITS: [&str; 35] = [
     "requests_in_flight",
     "caller_requests",
     "caller_probes",
@@ -34,6 +34,7 @@ const LIMITS: [&str; 34] = [
     "submit_queue_share",
     "cancel_queue",
     "answer_queue",
+    "answer_queue_share",
     "calls_of_task",
     "changes_of_task",
     "changes_share",

@@ -150,7 +150,7 @@ pub struct ApiShared {
     /// Free places for requests of metrics.
     metrics_texts: Semaphore,
     documents: Semaphore,
-    caller_said: Mutex<Throttle>,
+    caller_log: Mutex<Throttle>,
     /// The latest samples of the metrics for the console.
     pub samples: Mutex<Samples>,
 }
@@ -161,7 +161,7 @@ const LOG_CALLER_EVERY: Duration = Duration::from_secs(60);
 impl ApiShared {
     /// Logs a caller that is at its limit. Further ones within a minute are counted, not logged.
     pub fn log_refused_caller(&self, limit: &'static str, caller: IpAddr) {
-        if self.caller_said.lock().lets_through(clock::monotonic()) {
+        if self.caller_log.lock().lets_through(clock::monotonic()) {
             tracing::warn!(
                 %caller, limit,
                 "a caller has reached its limit; its request was refused (logged once a minute at \
@@ -207,7 +207,7 @@ impl ApiShared {
             requests,
             metrics_texts: Semaphore::new(METRICS_AT_ONCE_MAX),
             documents: Semaphore::new(DOCUMENTS_AT_ONCE_MAX),
-            caller_said: Mutex::new(Throttle::new(LOG_CALLER_EVERY)),
+            caller_log: Mutex::new(Throttle::new(LOG_CALLER_EVERY)),
             samples: Mutex::default(),
         }
     }

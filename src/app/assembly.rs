@@ -44,19 +44,22 @@ struct Core {
     progress: LoopProgress,
 }
 
-/// Starts all loops of a node, and opens the service.
+/// Starts all loops of a node, and opens the service. Returns `None` when the node is told to stop
+/// before its partitions exist.
 pub async fn start(
     settings: &Settings,
     parts: NodeParts,
     cluster: ClusterSettings,
     (policy, audit): (&PolicyHandle, Option<&Audit>),
     handles: &Handles,
-) -> Result<Running, TaskFailure> {
+) -> Result<Option<Running>, TaskFailure> {
     let Handles { tasks, service, .. } = handles;
     let site = Site { settings, parts: &parts, cluster, tasks };
     let (leaves, clock) = (Arc::clone(&handles.leaves), Arc::clone(&handles.clock));
     let stores = site.request_stores();
-    site.keep_partitions(&leaves, &clock, service).await;
+    if !site.keep_partitions(&leaves, &clock, service).await {
+        return Ok(None);
+    }
     site.free_names(&stores.names, &clock);
     let core = site.core(leaves, clock, policy)?;
     site.preload(&core.publisher).await;
@@ -98,11 +101,11 @@ pub async fn start(
         draining: tasks.draining.clone(),
     });
     let in_flight = Arc::clone(&core.shared.in_flight);
-    Ok(Running {
+    Ok(Some(Running {
         membership: core.membership,
         in_flight,
         publisher: core.publisher,
         group_commit,
         callbacks: parts.callback_metrics.clone(),
-    })
+    }))
 }

@@ -44,7 +44,7 @@ pub struct CredentialKeeper {
     seen_by_kafka: Vec<Content>,
     is_wrong: bool,
     failures: Counter,
-    said: Throttle,
+    refusal_log: Throttle,
 }
 
 impl CredentialKeeper {
@@ -62,7 +62,7 @@ impl CredentialKeeper {
             servers,
             is_wrong: false,
             failures,
-            said: Throttle::new(LOG_EVERY),
+            refusal_log: Throttle::new(LOG_EVERY),
         }
     }
 
@@ -109,7 +109,7 @@ impl CredentialKeeper {
         self.is_wrong = reason.is_some();
         match reason {
             None => {
-                self.said.reset();
+                self.refusal_log.reset();
                 tracing::info!("read the changed credentials for servers");
             }
             Some(reason) => self.refuse(&reason),
@@ -138,7 +138,7 @@ impl CredentialKeeper {
 
     fn refuse(&mut self, reason: &str) {
         self.failures.inc();
-        if self.said.lets_through(clock::monotonic()) {
+        if self.refusal_log.lets_through(clock::monotonic()) {
             tracing::error!(
                 reason,
                 "changed credentials for servers are refused; the previous ones stay"

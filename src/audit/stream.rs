@@ -106,7 +106,7 @@ impl AuditStream {
             file,
             is_lossy: settings.is_lossy,
             metrics,
-            said: Throttle::new(LOG_EVERY),
+            failure_log: Throttle::new(LOG_EVERY),
         };
         let (end, ended) = oneshot::channel();
         thread::Builder::new().name("audit".to_owned()).spawn(move || {
@@ -207,7 +207,7 @@ struct Writer {
     file: AuditFile,
     is_lossy: bool,
     metrics: Metrics,
-    said: Throttle,
+    failure_log: Throttle,
 }
 
 impl Writer {
@@ -251,13 +251,13 @@ impl Writer {
     fn write(&mut self, unwritten: &mut Unwritten, lines: &mut [Line]) -> bool {
         loop {
             let Err(error) = self.file.write(unwritten) else {
-                if self.said.reset() {
+                if self.failure_log.reset() {
                     tracing::info!("the audit trail is written again");
                 }
                 return true;
             };
             self.metrics.failures.inc();
-            if self.said.lets_through(clock::monotonic()) {
+            if self.failure_log.lets_through(clock::monotonic()) {
                 tracing::error!(%error, "write the audit trail; trying again");
             }
             if self.is_lossy {

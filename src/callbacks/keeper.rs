@@ -100,6 +100,7 @@ impl CallbackKeeper {
         match tokio::task::spawn_blocking(move || SigningKeys::load(&path)).await? {
             Ok((keys, _warned_at_start)) => self.keys.store(Arc::new(keys)),
             Err(error) => {
+                self.parts.metrics.key_failures.inc();
                 if self.throttle.lets_through(clock::monotonic()) {
                     tracing::warn!(
                         error = chain(&error),
@@ -226,4 +227,42 @@ where
 {
     let caller = Caller::anonymous(Rights::everything());
     Ok((Permit::on(&caller, topic)?, Permit::on(&caller, topic)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::telemetry::Registry;
+
+    #[tokio::test]
+    async fn a_wrong_key_file_is_counted_and_the_former_keys_stay() {
+        let name = format!("punctual-callback-keys-{:032x}", rand::random::<u128>());
+        let path = std::env::temp_dir().join(name);
+        fs::write(&path, "a2V5IG9uZSBrZXkgb25lIGtleSBvbmUga2V5").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        let (keys, warning) = SigningKeys::load(&path).unwrap();
+        assert_eq!(warning, None);
+        let mut keeper = CallbackKeeper::new(CallbackParts {
+            policy: Arc::default(),
+            key_file: path.clone(),
+            keys,
+            service: Service::default(),
+            bulletin: watch::channel(Bulletin::default()).1,
+            metrics: CallbackMetrics::register(&mut Registry::default()),
+            tasks: Tasks::default(),
+        });
+        let topic = TopicName::stored("orders");
+        let first = keeper.keys.load().sign(1, &topic, b"body");
+        keeper.read_keys().await.unwrap();
+        assert_eq!(keeper.parts.metrics.key_failures.get(), 0);
+        fs::write(&path, "no key").unwrap();
+        keeper.read_keys().await.unwrap();
+        fs::remove_file(&path).unwrap();
+        keeper.read_keys().await.unwrap();
+        assert_eq!(keeper.parts.metrics.key_failures.get(), 2);
+        assert_eq!(keeper.keys.load().sign(1, &topic, b"body"), first);
+    }
 }

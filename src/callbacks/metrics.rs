@@ -11,6 +11,7 @@ pub struct CallbackMetrics {
     pub in_flight: Gauge,
     pub paused: Gauge,
     pub unopened: Gauge,
+    pub key_failures: Counter,
     pub delay: Histogram,
 }
 
@@ -21,6 +22,7 @@ impl CallbackMetrics {
             in_flight: Gauge::default(),
             paused: Gauge::default(),
             unopened: Gauge::default(),
+            key_failures: Counter::default(),
             delay: durations(),
         };
         registry.register(
@@ -43,6 +45,11 @@ impl CallbackMetrics {
             "punctual_callbacks_unopened",
             "Callbacks whose headers this node cannot decrypt, so that it sends nothing for them",
             metrics.unopened.clone(),
+        );
+        registry.register(
+            "punctual_callback_key_reload_failures",
+            "Failed attempts to read the file with the keys that sign requests of callbacks",
+            metrics.key_failures.clone(),
         );
         registry.register_with_unit(
             "punctual_callback_delay",

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::limiter::Limiter;
 use super::metrics::CallbackMetrics;
-use super::sender::{Sender, ServiceAnswer};
+use super::sender::{NoAnswer, Sender, ServiceAnswer};
 use crate::access::permit::{Finish, Permit, Pop};
 use crate::clock;
 use crate::domain::task::tracking::REASON_MAX;
@@ -47,7 +47,8 @@ const FINISH_GRACE: Duration = Duration::from_secs(120);
 const TASKS_MAX: usize = 200;
 /// Bytes of records in flight above which no tasks are popped. One pop may add a few MiB.
 const BYTES_MAX: i64 = 32 << 20;
-/// An answer that takes more than this part of the timeout counts as a failure for the limiter.
+/// An answer that takes more than this part of the timeout counts as a failure for the limiter. A
+/// time-out counts after this part of the time that a request can have at all.
 const SLOW_PART: u32 = 2;
 /// Minimum time between two log lines about problems of the callback.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -81,8 +82,37 @@ pub(super) struct RunnerState {
 struct AnsweredRequest {
     answer: ServiceAnswer,
     is_slow: bool,
-    /// The service had the most part of the timeout, although the attempt was to end.
+    /// False for a request that began late in its attempt, and so had little time.
     had_time: bool,
+}
+
+/// The health of a service, as one request shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Health {
+    Good,
+    Bad,
+    Unknown,
+}
+
+impl AnsweredRequest {
+    fn health(&self) -> Health {
+        let is_bad = match &self.answer {
+            ServiceAnswer::Finished => self.is_slow,
+            ServiceAnswer::Gone => false,
+            ServiceAnswer::Failed { is_overloaded, .. } => *is_overloaded || self.is_slow,
+            ServiceAnswer::Unanswered { why: NoAnswer::InTime(_), .. } if !self.had_time => {
+                return Health::Unknown;
+            }
+            ServiceAnswer::Later { .. } | ServiceAnswer::Unanswered { .. } => true,
+        };
+        if is_bad { Health::Bad } else { Health::Good }
+    }
+}
+
+/// Returns true when a request with `timeout` has a fair part of the longest one: that of the
+/// callback, within the time to run of the task.
+fn has_time(timeout: Duration, of_callback: Duration, ttr: Duration) -> bool {
+    timeout >= of_callback.min(ttr) / SLOW_PART
 }
 
 type Popping = BoxFuture<'static, Result<Vec<Popped>, Unavailable>>;
@@ -237,27 +267,26 @@ impl Runner {
             if answer == ServiceAnswer::Gone {
                 pause(&service, &stored).await;
             }
-            Some(AnsweredRequest { answer, is_slow, had_time: timeout > slow })
+            let had_time = has_time(timeout, stored.callback.timeout, task.ttr);
+            Some(AnsweredRequest { answer, is_slow, had_time })
         })
     }
 
     /// Tells the limiter how a request went, and logs a failure.
     fn note(&self, request: &AnsweredRequest, limiter: &mut Limiter, throttle: &mut Throttle) {
         let now = clock::monotonic();
-        let (has_failed, reason) = match &request.answer {
-            ServiceAnswer::Finished => (request.is_slow, None),
-            ServiceAnswer::Gone => (false, None),
-            ServiceAnswer::Later { reason, .. } => (true, Some(reason)),
-            ServiceAnswer::Unanswered { reason } => (request.had_time, Some(reason)),
-            ServiceAnswer::Failed { reason, is_overloaded } => {
-                (*is_overloaded || request.is_slow, Some(reason))
-            }
-        };
-        if has_failed {
-            limiter.failed(now);
-        } else {
-            limiter.succeeded();
+        match request.health() {
+            Health::Good => limiter.succeeded(),
+            Health::Bad => limiter.failed(now),
+            Health::Unknown => {}
         }
+        let reason = match &request.answer {
+            ServiceAnswer::Finished | ServiceAnswer::Gone => None,
+            ServiceAnswer::Later { reason, .. } | ServiceAnswer::Failed { reason, .. } => {
+                Some(reason)
+            }
+            ServiceAnswer::Unanswered { cause, .. } => Some(cause),
+        };
         if let Some(reason) = reason
             && throttle.lets_through(now)
         {
@@ -334,9 +363,8 @@ async fn answer_about(
         ServiceAnswer::Finished => ConsumerCall::Finish { attempt: None },
         ServiceAnswer::Later { after, reason } => fail(Some(Due::After(*after)), reason),
         ServiceAnswer::Gone => fail(None, "the callback answered 410 Gone"),
-        ServiceAnswer::Failed { reason, .. } | ServiceAnswer::Unanswered { reason } => {
-            fail(None, reason)
-        }
+        ServiceAnswer::Failed { reason, .. } => fail(None, reason),
+        ServiceAnswer::Unanswered { why, .. } => fail(None, &why.to_string()),
     };
     let grace = if *answer == ServiceAnswer::Finished { FINISH_GRACE } else { Duration::ZERO };
     let until = task.finish_by.plus(grace);
@@ -349,5 +377,57 @@ async fn answer_about(
             }
             Err(_unavailable) => clock::sleep(ANSWER_RETRY_PAUSE).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    fn health(answer: ServiceAnswer, is_slow: bool, had_time: bool) -> Health {
+        AnsweredRequest { answer, is_slow, had_time }.health()
+    }
+
+    fn unanswered(why: NoAnswer) -> ServiceAnswer {
+        ServiceAnswer::Unanswered { why, cause: "tried".to_owned() }
+    }
+
+    #[test]
+    fn a_request_without_an_answer_is_never_a_success() {
+        let late = || unanswered(NoAnswer::InTime(TIMEOUT));
+        assert_eq!(health(late(), true, true), Health::Bad);
+        for is_slow in [false, true] {
+            assert_eq!(health(late(), is_slow, false), Health::Unknown);
+        }
+        for why in [NoAnswer::NoConnection, NoAnswer::ForbiddenAddress, NoAnswer::Invalid] {
+            for had_time in [false, true] {
+                assert_eq!(health(unanswered(why), false, had_time), Health::Bad, "{why}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_shows_the_health_of_its_service() {
+        let failed = |is_overloaded| ServiceAnswer::Failed { reason: "no".into(), is_overloaded };
+        let later = ServiceAnswer::Later { after: Duration::ZERO, reason: "later".to_owned() };
+        assert_eq!(health(ServiceAnswer::Finished, false, false), Health::Good);
+        assert_eq!(health(ServiceAnswer::Finished, true, true), Health::Bad);
+        assert_eq!(health(ServiceAnswer::Gone, true, true), Health::Good);
+        assert_eq!(health(later, false, true), Health::Bad);
+        assert_eq!(health(failed(false), false, true), Health::Good);
+        assert_eq!(health(failed(false), true, true), Health::Bad);
+        assert_eq!(health(failed(true), false, true), Health::Bad);
+    }
+
+    #[test]
+    fn a_time_to_run_below_the_timeout_leaves_a_request_enough_time() {
+        let has_time = |timeout: u64, ttr: u64| {
+            has_time(Duration::from_secs(timeout), TIMEOUT, Duration::from_secs(ttr))
+        };
+        assert!(has_time(10, 60) && has_time(5, 60) && !has_time(4, 60));
+        // A dead service whose tasks have little time to run fails, too.
+        assert!(has_time(4, 4) && has_time(2, 4) && !has_time(1, 4));
     }
 }

@@ -1,5 +1,7 @@
 //! Sends a task to its service, and reads the answer.
 
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,8 +44,64 @@ pub(super) enum ServiceAnswer {
     Gone,
     /// Any other answer. `is_overloaded` for 429 and 5xx.
     Failed { reason: String, is_overloaded: bool },
-    /// No answer in time, or no connection.
-    Unanswered { reason: String },
+    /// No answer in time, or no connection. `cause` is for the log of the node alone: it may name
+    /// addresses of the inner network.
+    Unanswered { why: NoAnswer, cause: String },
+}
+
+impl ServiceAnswer {
+    fn late(timeout: Duration) -> Self {
+        let why = NoAnswer::InTime(timeout);
+        Self::Unanswered { why, cause: why.to_string() }
+    }
+}
+
+/// Why a request has no answer. The text is the reason of the attempt, which callers who set a URL
+/// may read, so it tells little about the network of the node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum NoAnswer {
+    /// A name without an address and a failed TLS handshake count, too: a text of their own would
+    /// tell which names exist, and which ports are open.
+    #[error("no connection")]
+    NoConnection,
+    #[error("the address is not allowed")]
+    ForbiddenAddress,
+    /// The connection ended early, or the answer is not HTTP.
+    #[error("no valid answer")]
+    Invalid,
+    #[error("no answer within {0:?}")]
+    InTime(Duration),
+    /// A panic of the node.
+    #[error("the node failed to send the request")]
+    NotSent,
+}
+
+impl NoAnswer {
+    fn of(error: &reqwest::Error) -> Self {
+        if has_cause::<RefusedUrl>(error) {
+            Self::ForbiddenAddress
+        } else if error.is_connect() {
+            Self::NoConnection
+        } else {
+            Self::Invalid
+        }
+    }
+}
+
+/// Returns true when an error or one of its causes is an `E`. The `source` of an I/O error skips
+/// the error that it wraps.
+fn has_cause<E: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        if cause.is::<E>() {
+            return true;
+        }
+        next = match cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(wrapped) => Some(wrapped),
+            None => cause.source(),
+        };
+    }
+    false
 }
 
 /// Sends requests of one callback.
@@ -65,16 +123,7 @@ impl Sender {
         keys: Arc<ArcSwap<SigningKeys>>,
         threads: CallbackThreads,
     ) -> Result<Self, reqwest::Error> {
-        let client = Client::builder()
-            .dns_resolver(Arc::new(CheckedResolver::new(Arc::clone(&policy))))
-            .redirect(Redirects::none())
-            .no_proxy()
-            .referer(false)
-            .connect_timeout(CONNECT_MAX)
-            .pool_idle_timeout(IDLE_MAX)
-            .user_agent(concat!("punctual/", env!("CARGO_PKG_VERSION")))
-            .build()?;
-        Ok(Self { client, threads, policy, keys })
+        Ok(Self { client: client_for(&policy)?, threads, policy, keys })
     }
 
     /// Returns the URL of a callback, if this node may call it.
@@ -101,15 +150,29 @@ impl Sender {
             headers.insert(HeaderName::from_static("punctual-signature"), value);
         }
         let request = self.client.post(url).headers(headers).body(Vec::from(body));
-        let unanswered = |reason| ServiceAnswer::Unanswered { reason };
         let asking = self.threads.run(ask(request, timeout));
         // The deadline in `ask` is late while another service keeps the thread busy.
         match tokio::time::timeout(timeout + BODY_DEADLINE, asking).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(panic)) => unanswered(panic.to_string()),
-            Err(_elapsed) => unanswered(format!("no answer within {timeout:?}")),
+            Ok(Err(panic)) => {
+                ServiceAnswer::Unanswered { why: NoAnswer::NotSent, cause: panic.to_string() }
+            }
+            Err(_elapsed) => ServiceAnswer::late(timeout),
         }
     }
+}
+
+/// Makes the HTTP client of one callback.
+fn client_for(policy: &Arc<CallbackPolicy>) -> Result<Client, reqwest::Error> {
+    Client::builder()
+        .dns_resolver(Arc::new(CheckedResolver::new(Arc::clone(policy))))
+        .redirect(Redirects::none())
+        .no_proxy()
+        .referer(false)
+        .connect_timeout(CONNECT_MAX)
+        .pool_idle_timeout(IDLE_MAX)
+        .user_agent(concat!("punctual/", env!("CARGO_PKG_VERSION")))
+        .build()
 }
 
 /// Sends a request, and reads the answer.
@@ -120,11 +183,12 @@ async fn ask(request: RequestBuilder, timeout: Duration) -> ServiceAnswer {
             drain(answer).await;
             read.judged()
         }
-        // The URL may hold a secret.
-        Ok(Err(error)) => ServiceAnswer::Unanswered { reason: chain(&error.without_url()) },
-        Err(_elapsed) => {
-            ServiceAnswer::Unanswered { reason: format!("no answer within {timeout:?}") }
+        Ok(Err(error)) => {
+            let why = NoAnswer::of(&error);
+            // The URL may hold a secret.
+            ServiceAnswer::Unanswered { why, cause: chain(&error.without_url()) }
         }
+        Err(_elapsed) => ServiceAnswer::late(timeout),
     }
 }
 
@@ -253,6 +317,9 @@ fn usual_type(payload: Option<&[u8]>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
     use super::*;
     use crate::domain::{Headers, Record, TaskId, Timestamp, TopicName};
 
@@ -264,6 +331,7 @@ mod tests {
             attempts_max: 5,
             due_at: Timestamp::from_millis(1_700_000_000_000),
             finish_by: Timestamp::from_millis(1_700_000_030_000),
+            ttr: Duration::from_secs(30),
             partition: 0,
             offset: 7,
             published_at: Timestamp::from_millis(1_700_000_000_002),
@@ -346,5 +414,44 @@ mod tests {
         assert_eq!(span_of("-1"), None);
         assert_eq!(span_of("99999999999"), Some(LATER_MAX));
         assert_eq!(span_of("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::ZERO));
+    }
+
+    #[tokio::test]
+    async fn the_reason_of_an_attempt_tells_little_about_the_network_and_the_log_tells_all() {
+        rustls::crypto::ring::default_provider().install_default().ok();
+        let listen = async || {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            (listener, port)
+        };
+        let client = client_for(&Arc::default()).unwrap();
+        let told = async |host: &str, port: u16, timeout: Duration| {
+            let request = client.post(format!("http://{host}:{port}/secret"));
+            match ask(request, timeout).await {
+                ServiceAnswer::Unanswered { why, cause } => (why.to_string(), cause),
+                answered => panic!("{answered:?}"),
+            }
+        };
+        let long = Duration::from_secs(60);
+        let (_silent, port) = listen().await;
+        let (reason, _cause) = told("127.0.0.1", port, Duration::from_millis(50)).await;
+        assert_eq!(reason, "no answer within 50ms");
+        let (reason, cause) = told("localhost", port, long).await;
+        assert_eq!(reason, "the address is not allowed");
+        assert!(cause.contains("is not public") && !cause.contains("secret"), "{cause}");
+        let (listener, port) = listen().await;
+        drop(listener);
+        let (reason, cause) = told("127.0.0.1", port, long).await;
+        assert_eq!(reason, "no connection");
+        assert!(cause.contains("refused"), "{cause}");
+        let (listener, port) = listen().await;
+        let answering = async {
+            let (mut stream, _address) = listener.accept().await.unwrap();
+            assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+            stream.write_all(b"no HTTP\r\n\r\n").await.unwrap();
+        };
+        let ((reason, cause), ()) = tokio::join!(told("127.0.0.1", port, long), answering);
+        assert_eq!(reason, "no valid answer");
+        assert_ne!(cause, reason);
     }
 }

@@ -141,7 +141,7 @@ impl Verb {
             Self::Drop => "It is deleted, with its key, headers and payload.",
             Self::RedriveMany => "Each becomes a task that is due now, under its first id.",
             Self::DropMany => "They are deleted, with their keys, headers and payloads.",
-            Self::Pause => "It makes no runs until it is resumed. Runs that are made stay.",
+            Self::Pause => "It makes no runs until it is resumed. Runs that wait are cancelled.",
             Self::Resume => "It makes runs again, from the next one on.",
             Self::Trigger => "It makes one run that is due now, besides the regular ones.",
             Self::PauseTopic => {

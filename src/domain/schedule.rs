@@ -19,10 +19,8 @@ pub mod zone;
 
 use std::time::Duration;
 
-use az::SaturatingAs as _;
-
 use self::name::ScheduleName;
-use self::plan::{MissedRuns, Plan, Progress, Rules, RunOverlap};
+use self::plan::{MissedRuns, NotMissed, Plan, Progress, Rules, RunOverlap};
 use self::timing::{Recurrence, SpecificationError, Timing};
 use super::task::spread;
 use super::{
@@ -125,8 +123,14 @@ pub struct StoredSchedule {
     pub runs_made: u64,
     /// Instants before `next_run_at` that got no run, since the last run.
     pub skipped: u64,
-    /// The instants whose runs are made and due after now, in order.
+    pub not_missed: NotMissed,
+    /// The instants whose runs are made and due after now, in order. An answer about one schedule
+    /// leaves out those whose runs have ended.
     pub ahead: Vec<Timestamp>,
+    /// See [`Progress::taken`].
+    pub taken: Vec<Timestamp>,
+    /// When the schedule was read, by Postgres's clock.
+    pub read_at: Timestamp,
     /// The version of the time zone rules that `next_run_at` comes from. Empty when a program that
     /// did not note it has stored the schedule.
     pub tzdata: String,
@@ -161,16 +165,29 @@ impl StoredSchedule {
         Ok(found)
     }
 
-    /// Returns the next instants that have a run or will have one, at most `count`.
+    /// Returns the next instants that have a run or will have one, in order, at most `count`. One
+    /// that has passed is among them only if it still gets a run.
     pub fn upcoming(&self, count: usize) -> Vec<Timestamp> {
-        let Specification { timing, runs_max, is_paused, .. } = &self.schedule.specification;
-        if *is_paused {
+        let specification = &self.schedule.specification;
+        if specification.is_paused {
             return Vec::new();
         }
-        let left = runs_max.map_or(u64::MAX, |runs_max| runs_max.saturating_sub(self.runs_made));
-        let to_make = std::iter::successors(self.next_run_at, |at| timing.next_after(*at))
-            .take(left.saturating_as::<usize>());
-        self.ahead.iter().copied().chain(to_make).take(count).collect()
+        let mut runs = self.ahead.clone();
+        if let Some(next_run_at) = self.next_run_at {
+            let progress = Progress {
+                next_run_at,
+                runs_made: self.runs_made,
+                skipped: self.skipped,
+                is_busy: false,
+                taken: &self.taken,
+                not_missed: self.not_missed,
+            };
+            let now = self.read_at.minus(self.schedule.shift());
+            runs.extend(plan::coming(specification.rules(count), progress, now));
+        }
+        runs.sort_unstable();
+        runs.truncate(count);
+        runs
     }
 }
 
@@ -238,14 +255,61 @@ impl Specification {
         shift: Duration,
         count_max: usize,
     ) -> Plan {
-        let rules = Rules {
+        let plan = plan::plan(self.rules(count_max), progress, now.minus(shift));
+        Plan { look_at: plan.look_at.map(|look_at| look_at.plus(shift)), ..plan }
+    }
+
+    fn rules(&self, count_max: usize) -> Rules<'_> {
+        Rules {
             timing: &self.timing,
             runs_max: self.runs_max,
             missed: self.missed,
             overlap: self.run_overlap,
             count_max,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_next_runs_are_in_order_those_that_wait_and_those_to_come() {
+        let at = |minute: i64| Timestamp::from_millis(minute * 60_000);
+        let recurrence = Recurrence::every(Duration::from_secs(60), Duration::ZERO).unwrap();
+        let specification = Specification {
+            timing: Timing::new(recurrence, None, None, BTreeSet::new()).unwrap(),
+            runs_max: Some(10),
+            missed: MissedRuns::LAST,
+            run_overlap: RunOverlap::Allow,
+            spread: Duration::ZERO,
+            is_paused: false,
+            note: None,
         };
-        let plan = plan::plan(rules, progress, now.minus(shift));
-        Plan { look_at: plan.look_at.map(|look_at| look_at.plus(shift)), ..plan }
+        let topic = TopicName::stored("t");
+        let record = Record { topic, key: None, payload: None, headers: Headers::default() };
+        let name = ScheduleName::new("n").unwrap();
+        // A caller has cancelled the run of minute 12, and a change has left that of minute 13.
+        let mut stored = StoredSchedule {
+            id: ScheduleId(1),
+            schedule: Schedule { name, specification, record, tracking: None },
+            revision: 1,
+            next_run_at: Some(at(11)),
+            runs_made: 6,
+            skipped: 0,
+            not_missed: NotMissed::default(),
+            ahead: vec![at(13)],
+            taken: vec![at(12), at(13)],
+            read_at: at(10),
+            tzdata: String::new(),
+            runs_known_from: Timestamp::EPOCH,
+        };
+        assert_eq!(stored.upcoming(3), [11, 13, 14].map(at));
+        assert_eq!(stored.upcoming(9), [11, 13, 14, 15, 16].map(at), "four more of ten");
+        stored.schedule.specification.is_paused = true;
+        assert!(stored.upcoming(3).is_empty());
     }
 }

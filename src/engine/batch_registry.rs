@@ -22,7 +22,7 @@ enum RegistryEntry {
     Asked,
     /// Such a statement is running, and the node was fenced since: its answer proves nothing.
     InDoubt,
-    Held,
+    InFlight,
 }
 
 #[derive(Debug)]
@@ -107,9 +107,10 @@ impl<S: Clone> BatchRegistry<S> {
         is_in_doubt
     }
 
-    pub fn hold(&mut self, batch: BatchId) {
+    /// Records that a statement returned the batch: it is in flight now.
+    pub fn arrived(&mut self, batch: BatchId) {
         self.settled.remove(&batch);
-        self.entries.insert(batch, RegistryEntry::Held);
+        self.entries.insert(batch, RegistryEntry::InFlight);
     }
 
     /// Marks all running statements as in doubt. The node is about to ask for its own batches; a
@@ -239,11 +240,11 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_unknown_unless_it_was_asked_for_or_is_held() {
+    fn a_batch_is_unknown_unless_it_was_asked_for_or_is_in_flight() {
         let mut registry: BatchRegistry<()> = BatchRegistry::default();
         assert!(registry.ask_for(batch(1)));
         assert!(!registry.ask_for(batch(1)), "nobody asks twice");
-        registry.hold(batch(2));
+        registry.arrived(batch(2));
         assert_eq!(registry.compare(&[batch(1), batch(2), batch(3)], at(5)).unknown, [batch(3)]);
         registry.forget(batch(1));
         assert_eq!(registry.compare(&[batch(1)], at(5)).unknown, [batch(1)]);
@@ -276,7 +277,7 @@ mod tests {
             [(true, false, true), (true, true, true), (false, true, true), (false, false, false)]
         {
             let mut registry = BatchRegistry::default();
-            registry.hold(batch(1));
+            registry.arrived(batch(1));
             registry.settled(batch(1), 'a', Effect::of(took_effect, is_in_doubt), at(4));
             let comparison = registry.compare(&[batch(1)], at(5));
             assert_eq!(
@@ -291,7 +292,7 @@ mod tests {
     fn what_was_settled_before_it_was_adopted_is_loaded_anew() {
         let mut registry = BatchRegistry::default();
         registry.settled(batch(1), 'a', Effect::Certain, at(4));
-        registry.hold(batch(2));
+        registry.arrived(batch(2));
         registry.adopted(batch(1));
         registry.adopted(batch(2));
         assert!(
@@ -315,7 +316,7 @@ mod tests {
     fn an_answer_to_a_statement_in_doubt_is_declined_once_and_looked_for() {
         let mut registry = BatchRegistry::<()>::default();
         assert!(registry.ask_for(batch(1)));
-        registry.hold(batch(2));
+        registry.arrived(batch(2));
         registry.mark_in_doubt();
         assert!(registry.ask_for(batch(3)), "asked for since");
         assert!(

@@ -166,7 +166,7 @@ pub struct Claiming {
     step: u128,
     deferred_ranges: DeferredRanges,
     /// Ranges with skipped tasks of topics at their limits.
-    passed: DeferredRanges,
+    skipped: DeferredRanges,
     /// Width of the pieces of the last sweep.
     sweep_step: u128,
     /// Maximum width of sweep pieces within the last hour. Pieces grow where there are no rows.
@@ -185,7 +185,7 @@ impl Claiming {
 
     fn measured(settings: ClaimSettings, rulers: Rulers) -> Self {
         let step = width_of(settings.window);
-        let (deferred_ranges, passed) = (DeferredRanges::default(), DeferredRanges::default());
+        let (deferred_ranges, skipped) = (DeferredRanges::default(), DeferredRanges::default());
         let leaf = width_of(settings.leaf);
         Self {
             settings,
@@ -194,7 +194,7 @@ impl Claiming {
             cut: Uuid::nil(),
             step,
             deferred_ranges,
-            passed,
+            skipped,
             sweep_step: leaf,
             sweep_max: leaf,
         }
@@ -208,7 +208,7 @@ impl Claiming {
         self.watermark = None;
         self.cut = Uuid::nil();
         self.deferred_ranges.restart();
-        self.passed.restart();
+        self.skipped.restart();
     }
 
     /// Returns the next claim at the watermark, or `None` when the watermark has reached now +
@@ -261,7 +261,7 @@ impl Claiming {
     pub fn took(&mut self, claim: &Claim, taken: &Taken) {
         match claim.origin {
             Origin::Watermark => {
-                self.pass_by(claim, taken);
+                self.skip_full_topics(claim, taken);
                 if !taken.full.is_empty() {
                     // The skipped range is remembered, so the slack need not scan it at each tick.
                     self.cut = claim.range.to;
@@ -276,14 +276,14 @@ impl Claiming {
             }
             Origin::DeferredRange => {
                 let Some(mut deferred) = self.deferred_ranges.take_first() else { return };
-                if deferred.kind == Kind::Passed
+                if deferred.kind == Kind::Skipped
                     && taken.got == 0
                     && deferred.full.is_subset(&taken.full)
                 {
                     // The whole range was scanned when it was skipped, for the same topics.
-                    return self.passed.join(deferred);
+                    return self.skipped.join(deferred);
                 }
-                self.pass_by(claim, taken);
+                self.skip_full_topics(claim, taken);
                 let width = self.width(claim);
                 let wished = self.by_rows(width, taken).min(self.by_time(width, taken));
                 deferred.step = if claim.range.to < deferred.narrow_before {
@@ -347,10 +347,10 @@ impl Claiming {
 
     /// Releases skipped ranges for claiming, except those waiting only for topics in `full`.
     pub fn there_is_room(&mut self, full: &BTreeSet<TopicName>) {
-        for deferred in self.passed.take_all() {
+        for deferred in self.skipped.take_all() {
             let is_waiting = deferred.full.is_subset(full);
             if is_waiting {
-                self.passed.keep(deferred)
+                self.skipped.keep(deferred)
             } else {
                 self.deferred_ranges.keep(deferred)
             }
@@ -358,8 +358,8 @@ impl Claiming {
     }
 
     /// The number of ranges waiting for room of a topic.
-    pub fn passed_count(&self) -> usize {
-        self.passed.len()
+    pub fn skipped_count(&self) -> usize {
+        self.skipped.len()
     }
 
     /// Records that the claim was too large and took nothing. `first` is the lowest id in the
@@ -522,12 +522,12 @@ impl Claiming {
     }
 
     /// Remembers skipped tasks of topics at their limits.
-    fn pass_by(&mut self, claim: &Claim, taken: &Taken) {
+    fn skip_full_topics(&mut self, claim: &Claim, taken: &Taken) {
         let full: BTreeSet<TopicName> = taken.full.difference(&claim.left_out).cloned().collect();
         if !full.is_empty() {
             let deferred =
-                DeferredRange::new(claim.range, self.width(claim), claim.scope, Kind::Passed);
-            self.passed.join(DeferredRange { full, left_out: claim.left_out.clone(), ..deferred });
+                DeferredRange::new(claim.range, self.width(claim), claim.scope, Kind::Skipped);
+            self.skipped.join(DeferredRange { full, left_out: claim.left_out.clone(), ..deferred });
         }
     }
 

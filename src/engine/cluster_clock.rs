@@ -23,8 +23,7 @@
 //!   until a minute has passed without a step back.
 //!
 //! A host may step a clock forward again and again (a hypervisor that resumes its guests: 0.6 s
-//! every 45 s). No part of the node may wait until such a clock stops
-//! stepping.
+//! every 45 s). No part of the node may wait until such a clock stops stepping.
 //!
 //! Answers of several connections overtake each other. An answer whose question is older than the
 //! last confirmation of the bounds may carry an older stamp. When such a stamp contradicts the

@@ -503,7 +503,8 @@ impl TopicBreakers {
         full.fold((0, 0), |(tasks, bytes), topic| (tasks + topic.tasks, bytes + topic.bytes))
     }
 
-    pub fn is_open(&self, topic: &TopicName) -> bool {
+    /// Returns true when claims take tasks of the topic.
+    pub fn takes_tasks(&self, topic: &TopicName) -> bool {
         self.topics.get(topic).is_none_or(|topic| !topic.is_left_out())
     }
 

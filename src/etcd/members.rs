@@ -63,7 +63,7 @@ pub(super) async fn run(
         view,
         metrics,
         contact: EtcdContact::new("the view of the members"),
-        warned: Mutex::new(Throttle::new(WARN_EVERY)),
+        foreign_log: Mutex::new(Throttle::new(WARN_EVERY)),
     };
     loop {
         let error = tokio::select! {
@@ -83,7 +83,7 @@ struct Follower {
     view: watch::Sender<View>,
     metrics: EtcdMetrics,
     contact: EtcdContact,
-    warned: Mutex<Throttle>,
+    foreign_log: Mutex<Throttle>,
 }
 
 impl Follower {
@@ -211,7 +211,7 @@ impl Follower {
 
     /// Logs a warning about foreign data in etcd, at most once a minute.
     fn warn(&self, log: impl FnOnce()) {
-        if self.warned.lock().lets_through(clock::monotonic()) {
+        if self.foreign_log.lock().lets_through(clock::monotonic()) {
             log();
         }
     }

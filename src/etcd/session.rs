@@ -29,7 +29,10 @@ use crate::shutdown::{TaskFailure, Tasks};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SessionState {
     /// No session is wanted.
-    Ended,
+    Ended {
+        /// False when etcd may keep the session until its TTL is over.
+        is_revoked: bool,
+    },
     /// A session is wanted and etcd does not have it. The background task is trying to get one.
     Lost,
     /// The key exists and is kept alive.
@@ -52,7 +55,7 @@ impl Session {
         metrics: EtcdMetrics,
     ) -> Self {
         let (wanted, wanted_out) = watch::channel(None);
-        let (state_in, state) = watch::channel(SessionState::Ended);
+        let (state_in, state) = watch::channel(SessionState::Ended { is_revoked: true });
         let keeper = SessionKeeper {
             key: format!("{}{node}", settings.nodes_prefix()),
             node,
@@ -86,8 +89,12 @@ impl Session {
     pub async fn end_session(&self, deadline: Duration) -> bool {
         self.end();
         let mut state = self.state.clone();
-        let ended = state.wait_for(|state| *state == SessionState::Ended);
-        tokio::time::timeout(deadline, ended).await.is_ok_and(|ended| ended.is_ok())
+        let ended = state.wait_for(|state| matches!(state, SessionState::Ended { .. }));
+        match tokio::time::timeout(deadline, ended).await {
+            Ok(Ok(state)) => matches!(*state, SessionState::Ended { is_revoked: true }),
+            Ok(Err(_closed)) => false,
+            Err(_elapsed) => false,
+        }
     }
 
     pub fn state(&self) -> SessionState {
@@ -130,7 +137,8 @@ impl SessionKeeper {
                 () = clock::sleep(contact.pause()) => {}
             }
         }
-        self.revoke(&mut endpoints).await;
+        let is_revoked = self.revoke(&mut endpoints).await;
+        self.set(SessionState::Ended { is_revoked });
         Ok(())
     }
 
@@ -142,8 +150,8 @@ impl SessionKeeper {
         contact: &mut EtcdContact,
     ) -> Result<(), EtcdError> {
         if self.wanted.borrow_and_update().is_none() {
-            self.revoke(endpoints).await;
-            self.set(SessionState::Ended);
+            let is_revoked = self.revoke(endpoints).await;
+            self.set(SessionState::Ended { is_revoked });
             // An error means that all handles are gone.
             if self.wanted.wait_for(Option::is_some).await.is_err() {
                 std::future::pending::<()>().await;
@@ -249,20 +257,21 @@ impl SessionKeeper {
         matches!(&*view, View::Members(members) if !members.contains_key(&self.node))
     }
 
-    /// Revokes the lease if there is one. A lease that cannot be revoked expires.
-    async fn revoke(&mut self, endpoints: &mut Endpoints) {
-        let Some(lease) = self.lease.take() else { return };
+    /// Revokes the lease if there is one. Returns false when it cannot be revoked, and expires.
+    async fn revoke(&mut self, endpoints: &mut Endpoints) -> bool {
+        let Some(lease) = self.lease.take() else { return true };
         let revoke = async {
             let mut client = endpoints.next().await?;
             within(self.settings.deadline(), "end the session", client.lease_revoke(lease)).await
         };
         match revoke.await {
-            Ok(_) | Err(EtcdError::LeaseGone { .. }) => {}
+            Ok(_) | Err(EtcdError::LeaseGone { .. }) => true,
             Err(error) => {
                 tracing::debug!(
                     error = %crate::error_chain::chain(&error),
                     "cannot end the session; it expires by itself"
                 );
+                false
             }
         }
     }

@@ -129,7 +129,9 @@ impl Carried {
                 self.rejected.push(RejectedRow { seq: item.seq, status, reason });
                 Ok(())
             }
-            Refused::ForNow { reason } => Err(Stop::Later { reason }),
+            Refused::TopicDenied { reason } | Refused::ForNow { reason } => {
+                Err(Stop::Later { reason })
+            }
         }
     }
 }
@@ -390,6 +392,9 @@ fn too_late(reason: &str) -> Refused {
 }
 
 fn stop_of(refused: Refused) -> Stop {
-    let (Refused::ForNow { reason } | Refused::ForGood { reason, .. }) = refused;
-    Stop::Later { reason }
+    match refused {
+        Refused::ForGood { reason, .. }
+        | Refused::TopicDenied { reason }
+        | Refused::ForNow { reason } => Stop::Later { reason },
+    }
 }

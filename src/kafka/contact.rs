@@ -47,9 +47,9 @@ struct SharedContact {
     /// When a producer was last known to have a connection.
     connected_at: Mutex<Option<Monotonic>>,
     /// One line a minute says that there is no token.
-    said_of_tokens: Mutex<Throttle>,
+    token_log: Mutex<Throttle>,
     /// One line a minute says why contact was lost.
-    said_of_loss: Mutex<Throttle>,
+    loss_log: Mutex<Throttle>,
     prober: SyncSender<TopicRequest>,
     metrics: KafkaMetrics,
 }
@@ -91,8 +91,8 @@ impl KafkaContact {
             trouble: Mutex::new(None),
             token_failure: Mutex::new(None),
             connected_at: Mutex::new(None),
-            said_of_tokens: Mutex::new(Throttle::new(LOG_EVERY)),
-            said_of_loss: Mutex::new(Throttle::new(LOG_EVERY)),
+            token_log: Mutex::new(Throttle::new(LOG_EVERY)),
+            loss_log: Mutex::new(Throttle::new(LOG_EVERY)),
             prober,
             metrics,
         };
@@ -142,7 +142,7 @@ impl KafkaContact {
         let before = self.trouble_lock().replace(trouble.to_owned());
         if before.as_deref() != Some(trouble)
             && self.is_lost()
-            && self.shared.said_of_loss.lock().lets_through(clock::monotonic())
+            && self.shared.loss_log.lock().lets_through(clock::monotonic())
         {
             tracing::warn!(trouble, "no Kafka broker answers");
         }
@@ -157,7 +157,7 @@ impl KafkaContact {
         let refused_at = failure.take().and_then(|failure| failure.refused_at);
         *failure = Some(TokenFailure { at: now, reason: reason.to_owned(), refused_at });
         drop(failure);
-        if self.shared.said_of_tokens.lock().lets_through(now) {
+        if self.shared.token_log.lock().lets_through(now) {
             tracing::warn!(reason, "cannot get a token for the login to Kafka");
         }
     }

@@ -294,7 +294,7 @@ impl KafkaSettings {
 
 impl fmt::Debug for KafkaSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
+        f.debug_struct("KafkaSettings")
             .field("bootstrap", &self.bootstrap)
             .field("properties", &self.properties)
             .field("client_id", &self.client_id)

@@ -245,7 +245,7 @@ impl Claimer {
         if self.mine.is_empty() && self.index > 0 {
             return Ok(NextTurn::Idle);
         }
-        if self.claiming.passed_count() + self.far.passed_count() > 0 {
+        if self.claiming.skipped_count() + self.far.skipped_count() > 0 {
             let full = self.shared.in_flight.topics().full();
             self.claiming.there_is_room(&full);
             self.far.there_is_room(&full);
@@ -258,7 +258,7 @@ impl Claimer {
         self.is_idle = got == 0;
         self.plan_sweep(now).await?;
         let is_busy = self.claim_deferred(now).await?;
-        let waits_for_room = self.claiming.passed_count() + self.far.passed_count() > 0;
+        let waits_for_room = self.claiming.skipped_count() + self.far.skipped_count() > 0;
         Ok(match (is_busy, got) {
             (true, _) => NextTurn::Now,
             (false, 0) if !waits_for_room => NextTurn::Idle,
@@ -291,10 +291,10 @@ impl Claimer {
     /// Updates the gauges. They are sums over all loops: each loop adds its own part.
     fn show(&mut self) {
         let deferred_ranges = self.claiming.deferred_count() + self.far.deferred_count();
-        let passed = self.claiming.passed_count() + self.far.passed_count();
-        let now = [deferred_ranges, passed].map(|count| count.saturating_as::<i64>());
+        let skipped = self.claiming.skipped_count() + self.far.skipped_count();
+        let now = [deferred_ranges, skipped].map(|count| count.saturating_as::<i64>());
         let metrics = &self.shared.metrics;
-        for (gauge, (now, shown)) in [&metrics.deferred_ranges, &metrics.passed]
+        for (gauge, (now, shown)) in [&metrics.deferred_ranges, &metrics.skipped_ranges]
             .into_iter()
             .zip(now.into_iter().zip(&mut self.shown))
         {

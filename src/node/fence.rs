@@ -79,8 +79,16 @@ impl Fence {
         self.contact.is_reachable()
     }
 
-    /// Returns why the node can neither claim nor publish, apart from reasons of its membership.
-    /// Empty when it can.
+    fn why_fenced(&self) -> &'static str {
+        if self.fencing.holds(self.fencing.generation()) {
+            "this node has not checked yet which batches are its own"
+        } else {
+            "this node has no recent heartbeat"
+        }
+    }
+
+    /// Returns why the node can neither claim nor publish: it drains, no broker answers, or it is
+    /// fenced. Empty when it can.
     pub fn missing(&self) -> Vec<NotReady> {
         let mut missing = Vec::new();
         let mut add = |is_missing: bool, what: Requirement, why: String| {
@@ -94,11 +102,7 @@ impl Fence {
             "the node is shutting down".to_owned(),
         );
         add(!self.has_broker(), Requirement::Kafka, self.contact.trouble());
-        add(
-            !self.may_publish(),
-            Requirement::Heartbeat,
-            "this node has no recent heartbeat".to_owned(),
-        );
+        add(!self.may_publish(), Requirement::Heartbeat, self.why_fenced().to_owned());
         missing
     }
 }

@@ -61,7 +61,7 @@ struct Attached {
 
 impl Leaves {
     /// Returns the end of the leaves attached without a gap from now on. Tasks due at or after it
-    /// belong in `task_far`. `None` before the first look: nothing can be inserted yet.
+    /// belong in `task_far`. `None` before the first look: new tasks go to `task_far`.
     pub fn end(&self) -> Option<Timestamp> {
         self.read().end
     }
@@ -269,6 +269,7 @@ impl Maintenance {
             // A failure for one table must not stop the others.
             outcome = match (outcome, self.make_ahead(parent).await) {
                 (Ok(all), Ok(this)) => Ok(all && this),
+                (_, Err(error)) if error.is_away() => return Err(error),
                 (Err(error), _) | (_, Err(error)) => Err(error),
             };
         }
@@ -312,7 +313,7 @@ impl Maintenance {
         // Tasks already due are claimed from the far table itself, because their leaf may be gone.
         let end = self.rules.end_of_run(Parent::Task, &census.attached, now);
         let mut moved = Moved::default();
-        let outcome = self.mover.round_counted(IdRange::of_times(now, end), &mut moved).await;
+        let outcome = self.mover.round(IdRange::of_times(now, end), &mut moved).await;
         // The chunks before a failed one have committed.
         self.metrics.far_moved.inc_by(moved.task_count);
         outcome?;
@@ -404,7 +405,7 @@ async fn retire(
             continue;
         }
         let mut retired = Retired::default();
-        let outcome = retirer.round_counted(&mut retired).await;
+        let outcome = retirer.round(&mut retired).await;
         metrics.retired.get_or_create(&label(parent)).inc_by(retired.dropped_count);
         metrics.finalized.get_or_create(&label(parent)).inc_by(retired.finalized_count);
         if let Err(error) = outcome {

@@ -2,8 +2,8 @@
 
 pub mod answers;
 pub mod permitted;
+mod refusal;
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,8 @@ use crate::domain::{
     Backlog, Choice, Cursor, Expiry, NodeId, PrincipalName, Record, ScheduleName, Selection, Shard,
     TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Tracking,
 };
+
+pub use self::refusal::Refusal;
 
 /// A task as requested: well-formed, but not yet checked against the cluster's clock, the topic and
 /// the limits.
@@ -78,75 +80,6 @@ pub enum Placed {
     TooLate(Box<TaskView>),
     /// Nothing was changed: the precondition does not allow the current task of the name.
     Unmet(Option<TaskId>),
-}
-
-/// The reason why a draft was not stored. Nothing of it is stored unless the variant says so.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Refusal {
-    UnknownTopic,
-    /// The size of the record as Kafka counts it, and the limit of the topic, in bytes.
-    TooLarge {
-        size: usize,
-        size_max: usize,
-    },
-    /// The topic is compacted: it takes no record without a key.
-    NoKey,
-    /// The dead topic of the task is refused, for the reason inside.
-    OfDeadTopic(Box<Self>),
-    /// The due time is further ahead than `--delay-max`, or than `delay_max` of the topic's policy.
-    TooFar {
-        delay_max: Duration,
-    },
-    /// The task would expire when it is due, or before.
-    ExpiresTooEarly {
-        due_at: Timestamp,
-    },
-    /// The task has an expiry, and `node_count` nodes are of a version that does not know expiries.
-    NodesWithoutExpiry {
-        node_count: usize,
-    },
-    /// The topic has as many pending tasks as its policy allows.
-    TooManyPending {
-        task_count: u64,
-        pending_max: u64,
-    },
-    /// The task is tracked, and `node_count` nodes are of a version that does not know tracked
-    /// tasks.
-    OldNodes {
-        node_count: usize,
-    },
-    /// A limit of this node is reached.
-    Busy {
-        limit: &'static str,
-    },
-    /// Postgres refused the values.
-    BadValue {
-        reason: String,
-    },
-    Draining,
-    /// A server is away. Nothing is stored.
-    ServerAway {
-        reason: String,
-    },
-    /// Postgres did not answer. The task may or may not be stored.
-    Unknown {
-        reason: Cow<'static, str>,
-    },
-}
-
-impl Refusal {
-    /// Replaces the reason of a server, if there is one.
-    #[must_use]
-    pub fn with_reason(self, replace: impl FnOnce(String) -> String) -> Self {
-        match self {
-            Self::ServerAway { reason } => Self::ServerAway { reason: replace(reason) },
-            Self::Unknown { reason } => {
-                Self::Unknown { reason: replace(reason.into_owned()).into() }
-            }
-            Self::BadValue { reason } => Self::BadValue { reason: replace(reason) },
-            other => other,
-        }
-    }
 }
 
 /// The answer to a cancel.

@@ -38,7 +38,7 @@ pub struct NodeMetrics {
     pub claim_failures: Counter,
     pub claims_too_large: Counter,
     pub deferred_ranges: Gauge,
-    pub passed: Gauge,
+    pub skipped_ranges: Gauge,
     pub quarantined: Counter,
     pub in_quarantine: Gauge,
     pub published: Counter,
@@ -113,7 +113,7 @@ impl NodeMetrics {
             claim_failures: to.counter("claim_failures", "Claims that failed or got no answer"),
             claims_too_large: to.counter("claims_too_large", "Claims whose range was too large"),
             deferred_ranges: to.gauge("claim_deferred_ranges", "Deferred ranges of ids"),
-            passed: to.gauge(
+            skipped_ranges: to.gauge(
                 "claim_deferred_ranges_waiting",
                 "Skipped ranges of ids, whose topics are at their limit of tasks in flight; \
                  claimed when there is room",

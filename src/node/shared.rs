@@ -98,7 +98,7 @@ impl NodeShared {
 
     /// Takes a batch in, and puts it on the wheel.
     pub async fn take_in(&self, batch: Batch, past: Past) {
-        let Some(held) = self.in_flight.hold(batch, past, clock::monotonic()) else { return };
+        let Some(held) = self.in_flight.add(batch, past, clock::monotonic()) else { return };
         self.put_on_wheel(held).await;
     }
 
@@ -112,7 +112,7 @@ impl NodeShared {
     /// deferred when due.
     pub async fn take_in_loaded(&self, batch: Batch, paused: Vec<TopicName>) {
         let now = clock::monotonic();
-        let Some(held) = self.in_flight.hold(batch, Past::MaybeSent, now) else { return };
+        let Some(held) = self.in_flight.add(batch, Past::MaybeSent, now) else { return };
         held.leave_out(paused);
         self.put_on_wheel(held).await;
     }

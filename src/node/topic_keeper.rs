@@ -70,13 +70,13 @@ impl TopicKeeper {
                     .topics()
                     .turn(now, may_blame, |topic| waiting.contains(topic)),
             );
+            self.show();
             for action in actions {
                 match action {
                     Action::Probe(topic) => look_ups.ask(topic),
-                    told => self.tell(&told),
+                    other => self.carry_out(&other),
                 }
             }
-            self.show();
         }
     }
 
@@ -107,14 +107,14 @@ impl TopicKeeper {
     fn probed(&self, topic: &TopicName, sight: Sight) {
         let next = self.shared.in_flight.topics().probed(topic, sight, clock::monotonic());
         if let Some(next) = next {
-            // This comes before the sweep: tasks of a gone topic that the sweep finds must not be
-            // handed over again.
             self.show();
-            self.tell(&next);
+            self.carry_out(&next);
         }
     }
 
-    fn tell(&self, action: &Action) {
+    /// Logs an action, and looks for the tasks that it concerns. [`Self::show`] comes before: tasks
+    /// of a gone topic that a sweep finds must not be handed over again.
+    fn carry_out(&self, action: &Action) {
         match action {
             Action::Opened(topic) => {
                 let reason = self
@@ -198,8 +198,7 @@ impl LookUps {
         }
     }
 
-    /// Returns the next answered look-up. The future can be dropped and called again without a
-    /// loss.
+    /// Returns the next answered look-up. Cancel-safe: a dropped call loses no look-up.
     async fn next(&mut self, topics: &TopicCache) -> (TopicName, Sight) {
         while self.under_way.len() < LOOK_UPS_MAX
             && let Some(topic) = self.waiting.pop_front()

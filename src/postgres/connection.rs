@@ -47,15 +47,17 @@ const SEARCH_PATH: &str = "\"$user\",public,pg_temp";
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionPurpose {
     pub name: &'static str,
-    /// Deadline for connecting and for each statement. Postgres itself cancels a statement at the
-    /// same deadline.
+    /// Limits the statements of each call of `run`, which may be a whole transaction. Connecting
+    /// takes at most this, and at most 5 s. Postgres itself cancels a single statement at the same
+    /// deadline.
     pub deadline: Duration,
     /// `-c` settings of the session, in addition to those that every connection pins.
     pub settings: &'static [(&'static str, &'static str)],
 }
 
 /// A connection with a purpose. Its owner is one background task, so a dropped future never
-/// interrupts a statement. Connections of a [`pool::Pool`] are the exception.
+/// interrupts a statement, except at the end of the node. Connections of a [`pool::Pool`] are
+/// another exception.
 #[derive(Debug)]
 pub struct Connection {
     purpose: ConnectionPurpose,
@@ -69,7 +71,7 @@ pub struct Connection {
     timeline: Timeline,
     /// Time of the last use: when a statement began, or when the connection was returned.
     used_at: Monotonic,
-    slow_said: Throttle,
+    slow_log: Throttle,
 }
 
 /// A custom setting that marks a pinned session. A session without it has lost the other settings
@@ -86,7 +88,7 @@ impl Connection {
             open: None,
             timeline: Timeline::default(),
             used_at: Monotonic::default(),
-            slow_said: Throttle::new(LOG_SLOW_EVERY),
+            slow_log: Throttle::new(LOG_SLOW_EVERY),
         }
     }
 
@@ -290,7 +292,7 @@ impl Connection {
     fn took(&mut self, what: &str, deadline: Duration) {
         let now = clock::monotonic();
         let took = now.since(self.used_at);
-        if took >= SLOW.max(deadline / 10) && self.slow_said.lets_through(now) {
+        if took >= SLOW.max(deadline / 10) && self.slow_log.lets_through(now) {
             tracing::warn!(
                 purpose = self.purpose.name,
                 took_ms = took.as_millis(),

@@ -18,6 +18,7 @@ const ASK_FOR_PERMITS: &[&str] = &[
     "src/callbacks/keeper.rs",
     "src/node/requests/service.rs",
     "src/node/requests/service/callback_calls.rs",
+    "src/node/requests/service/many.rs",
     "src/node/requests/service/stored_tasks.rs",
 ];
 

@@ -66,6 +66,36 @@ impl<'a> Life<'a> {
         self.puts.get(&record.serial?).copied()
     }
 
+    /// Returns the command that withdraws a run with the record of a PUT, unless the run is claimed
+    /// before. A run that is due at the next PUT keeps its record, until a pause or another timing
+    /// withdraws it.
+    fn withdrawn_by(
+        &self,
+        (index, put): (usize, Put),
+        run_at: i64,
+        clock: &PostgresClock,
+    ) -> Option<&'a Command> {
+        let (mut was_due, mut is_paused) = (false, false);
+        let mut later = self.commands[index + 1..].iter().copied();
+        later.find(|command| match command.order {
+            Order::Put(next) => {
+                let [sent, answered] = [command.sent_at, command.answered_at];
+                let is_due = run_at <= clock.latest(sent).max(clock.latest(answered));
+                was_due = is_due && next.timing == put.timing && !is_paused;
+                !was_due
+            }
+            Order::Pause => {
+                is_paused = true;
+                was_due
+            }
+            Order::Resume => {
+                is_paused = false;
+                false
+            }
+            Order::Trigger(_) => false,
+        })
+    }
+
     /// Returns true when all PUTs between two have the same instants.
     fn has_one_timing(&self, (one, other): (usize, usize)) -> bool {
         let between = &self.commands[one.min(other)..=one.max(other)];
@@ -188,10 +218,9 @@ impl<'a> Case<'a> {
             self.check_record_of_run(life, run, record);
         }
         let (Some(first), Some(claimed_at)) = (run.first(), run.claimed_at()) else { return };
-        let Some((index, _)) = life.put_of(first) else { return };
+        let Some(put) = life.put_of(first) else { return };
         let clock = &self.history.clock;
-        let is_put = |command: &&&Command| matches!(command.order, Order::Put(_));
-        let next = life.commands[index + 1..].iter().find(is_put);
+        let next = life.withdrawn_by(put, run.at, clock);
         let stale = next.filter(|next| claimed_at > clock.latest(next.answered_at + CLAIM_MAX_MS));
         let stale = stale.map(|next| format!("has the record from before {next:?}"));
         let during = life.commands.windows(2).find(|pair| {
@@ -234,7 +263,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Each run counts the instants without a run since the run before. A change withdraws runs
+    /// Each run counts the instants without a run since the run before. A change may withdraw runs
     /// that are not claimed, even before a claimed one. Then they are made again, or the first run
     /// made after the change counts them and the instants that they have counted.
     fn check_sequence(&mut self, life: &Life<'a>) {

@@ -14,6 +14,9 @@ use axum::serve::Listener;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
+use rdkafka::ClientConfig;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{FutureProducer, FutureRecord};
 use reqwest::Method;
 use ring::hmac;
 use rustls::ServerConfig;
@@ -286,6 +289,26 @@ async fn the_status_of_the_answer_decides() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_reason_of_an_attempt_without_a_connection_names_no_address() {
+    let cluster = Cluster::start("callbacks").await;
+    let service = Service::start(|_request| OK).await;
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", closed.local_addr().unwrap());
+    drop(closed);
+    let mut flags = flags_for(&cluster, &[&service]);
+    flags.iter_mut().for_each(|flag| *flag = flag.replace(&service.url(""), &url));
+    let (topic, node) = (cluster.topic("orders").await, cluster.node_with(&words(&flags)).await);
+    let api = node.api();
+    set(api, &topic, &json!({ "url": format!("{url}/") })).await;
+    let id = api.submit(&task(&topic, 0, "60s")).await.id;
+    eventually("given up", DEADLINE, async || state_of(api, id).await == "dead").await;
+    let dead = api.get(&format!("/v1/dead?topic={topic}")).await.json();
+    let reason = dead["tasks"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("no connection") && !reason.contains("127.0.0.1"), "{reason}");
+    assert!(node.log().contains("refused"), "the log has the cause");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_that_is_gone_pauses_its_callback_until_it_is_set_again() {
     let cluster = Cluster::start("callbacks").await;
     let service = Service::start(|_request| Reply(410, None, Duration::ZERO)).await;
@@ -438,7 +461,8 @@ async fn a_service_with_tls_is_called_if_the_machine_trusts_its_authority() {
     eventually("given up", DEADLINE, async || state_of(api, refused).await == "dead").await;
     let dead = api.get(&format!("/v1/dead?topic={distrusted}")).await.json();
     let reason = dead["tasks"][0]["reason"].as_str().unwrap();
-    assert!(reason.contains("certificate"), "{reason}");
+    assert!(reason.contains("no connection"), "{reason}");
+    assert!(node.log().contains("certificate"), "the log has the cause");
     assert_eq!((trusted.seen().len(), other.seen().len()), (1, 0));
 }
 
@@ -477,4 +501,30 @@ async fn a_wrong_key_file_is_refused_before_the_node_starts() {
     let log = node.log();
     assert!(log.contains("--callback-key-file") && log.contains("too short"), "{log}");
     assert!(!log.contains("listening") && !log.contains("c2hvcnQ="), "{log}");
+}
+
+/// Bridges and stream processors copy records with their headers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_is_copied_from_another_topic_answers_for_no_task_there() {
+    let cluster = Cluster::start("callbacks").await;
+    let service = Service::start(|_request| OK).await;
+    let [orders, copies] = [cluster.topic("orders").await, cluster.topic("copies").await];
+    let node = node_for(&cluster, &[&service]).await;
+    let api = node.api();
+    set(api, &copies, &json!({ "url": service.url("/copies") })).await;
+    let consumer = cluster.consumer(&orders);
+    let id = api.submit(&task(&orders, 1, "60s")).await.id;
+    let records = consumer.wait_count(1, DEADLINE).await;
+    let headers = records[0].headers.iter().fold(OwnedHeaders::new(), |headers, (name, value)| {
+        headers.insert(Header { key: name, value: value.as_deref() })
+    });
+    let producer: FutureProducer =
+        ClientConfig::new().set("bootstrap.servers", &cluster.stack.kafka).create().unwrap();
+    let copy = FutureRecord::to(&copies).key("k").payload("copied").headers(headers);
+    producer.send(copy, DEADLINE).await.unwrap();
+    eventually("the copy is sent", DEADLINE, async || service.seen().len() == 1).await;
+    assert_eq!(service.seen()[0].id(), id);
+    let own = api.submit(&task(&copies, 2, "60s")).await.id;
+    eventually("it is finished", DEADLINE, async || state_of(api, own).await == "finished").await;
+    assert_eq!(state_of(api, id).await, "awaiting");
 }

@@ -365,6 +365,87 @@ async fn many_that_are_dropped_and_put_back_at_the_same_time_have_one_end_each()
     assert_eq!(format!("{counted}"), format!("{}", 11_000 + dropped));
 }
 
+const DAY_MS: i64 = 86_400_000;
+
+/// Dead letters of tasks that were first due in the seconds behind `due_at`, and perhaps moved.
+async fn load_moved(cluster: &Cluster, topic: &str, (count, due_at): (i64, i64), to: Option<i64>) {
+    let query = "insert into dead_letter (id, row_id, topic, payload, attempts, reason, moved_to)
+        select id, id, $2, 'x', 1, 'tried', $4 + n
+        from (select n, (lpad(to_hex($3 + n), 12, '0') || '8' || lpad(to_hex(n % 16), 3, '0') ||
+          '8' || substr(md5(random()::text), 1, 15))::uuid as id
+              from generate_series(1, $1) n) t";
+    let query = sqlx::query(query).bind(count).bind(topic).bind(due_at).bind(to);
+    query.execute(&cluster.sql).await.unwrap();
+}
+
+/// Returns the ids of all pages of dead letters.
+async fn list_dead(api: &Api, query: &str) -> Vec<String> {
+    let (mut ids, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = api.look(&format!("/v1/dead?{query}{cursor}")).await.json();
+        let tasks = page["tasks"].as_array().unwrap();
+        ids.extend(tasks.iter().map(|task| task["id"].as_str().unwrap().to_owned()));
+        match page["cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return ids,
+        }
+    }
+}
+
+/// A moved task is due at its new time, and so is its dead letter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn moved_dead_letters_are_selected_by_the_due_times_that_they_show() {
+    const DROP: (&str, &str) = ("drop", "dropped");
+    let cluster = Cluster::start("moved-dead").await;
+    let [topic, other] = [cluster.topic("orders").await, cluster.topic("other").await];
+    let (first, second) = tokio::join!(cluster.node(), cluster.node());
+    let api = first.api();
+    let (earlier, later) = (now_ms() - 90 * DAY_MS, now_ms() - 30 * DAY_MS);
+    let range = |from: i64| json!({ "topic": topic, "due_from": from, "due_to": from + DAY_MS });
+    load_moved(&cluster, &topic, (3, earlier), None).await;
+    load_moved(&cluster, &topic, (1500, earlier), Some(later)).await;
+    load_moved(&cluster, &topic, (2, later), Some(earlier)).await;
+    load_moved(&cluster, &other, (1, earlier), Some(later)).await;
+    for (from, count, all) in [(earlier, 5, 5), (later, 1500, 1501), (later + DAY_MS, 0, 0)] {
+        let due = format!("due_from={from}&due_to={}", from + DAY_MS);
+        for limit in [2, 1000] {
+            let listed = list_dead(api, &format!("topic={topic}&{due}&limit={limit}")).await;
+            assert_eq!(listed.len(), count, "each once: {due}");
+            assert!(listed.is_sorted(), "in the order of their first due times");
+        }
+        assert_eq!(list_dead(api, &format!("{due}&limit=1000")).await.len(), all);
+        let mut dry = range(from);
+        dry["dry_run"] = json!(true);
+        assert_eq!(change_many(api, DROP, &dry).await, (i64::try_from(count).unwrap(), false));
+    }
+    // All that show a time before, and no others.
+    let old = json!({ "topic": topic, "due_to": earlier + DAY_MS });
+    assert_eq!(change_many(api, DROP, &old).await, (5, false));
+    assert_eq!(cluster.count("select count(*) from dead_letter").await, 1501);
+    assert_eq!(redrive_many(api, &range(earlier)).await, (0, false));
+    let consumer = cluster.consumer(&other);
+    let mut to_other = range(later);
+    to_other["due_to"] = json!(later + 3);
+    to_other["to_topic"] = json!(other);
+    assert_eq!(redrive_many(api, &to_other).await, (2, false));
+    consumer.wait_count(2, DEADLINE).await;
+    // Large ones end a transaction by the limit on bytes.
+    let large = "update dead_letter set payload = repeat('x', 3 << 20)::bytea where id in (select \
+                 id from dead_letter where topic = $1 order by id limit 5)";
+    sqlx::query(large).bind(&topic).execute(&cluster.sql).await.unwrap();
+    assert_eq!(change_all(api, DROP, range(later)).await, 1498);
+    load_moved(&cluster, &topic, (3000, earlier), Some(later)).await;
+    let (dropped, redriven) = tokio::join!(
+        change_all(api, DROP, range(later)),
+        change_all(second.api(), ("redrive", "redriven"), range(later))
+    );
+    assert_eq!(dropped + redriven, 3000, "each has one end: {dropped}, {redriven}");
+    assert_eq!(cluster.count("select count(*) from dead_letter").await, 1, "of the other topic");
+    cluster.wait_final(5 + 1500 + 3000, DEADLINE).await;
+    let published = "select count(*) from execlog where state = 'published'";
+    assert_eq!(cluster.count(published).await, 2 + redriven);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_letters_are_redriven_to_another_topic_and_have_no_names_there() {
     let cluster = Cluster::start("redriven-elsewhere").await;
@@ -389,6 +470,26 @@ async fn dead_letters_are_redriven_to_another_topic_and_have_no_names_there() {
         "{}",
         refused.text
     );
+    // Topics that do not take the record, which is random and cannot be compressed.
+    let record = "update dead_letter set payload = (
+        select string_agg(md5(random()::text), '') from generate_series(1, 500))::bytea
+        where id = $1";
+    sqlx::query(record).bind(one).execute(&cluster.sql).await.unwrap();
+    for (setting, value, problem) in [
+        ("max.message.bytes", "2000", "record-too-large"),
+        ("cleanup.policy", "compact", "key-required"),
+    ] {
+        let unfit = cluster.topic_with(problem, &[(setting, value)]).await;
+        let unfit = json!({ "to_topic": unfit });
+        let refused = api.post(&format!("/v1/dead/{one}/redrive"), unfit.to_string()).await;
+        assert_eq!(
+            (refused.status, &refused.json()["type"], &refused.json()["field"]),
+            (422, &json!(format!("urn:punctual:problem:{problem}")), &json!("to_topic")),
+            "{}",
+            refused.text
+        );
+    }
+    assert_eq!(cluster.count("select count(*) from dead_letter").await, 5);
     let to = json!({ "to_topic": other });
     let redriven = api.post(&format!("/v1/dead/{one}/redrive"), to.to_string()).await;
     assert_eq!(redriven.status, 200, "{}", redriven.text);

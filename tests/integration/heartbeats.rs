@@ -37,7 +37,7 @@ async fn a_beat_writes_ones_own_row_and_reads_the_others() {
     let mut other = heartbeats(&cluster);
     let answer = other.beat(&beat(second, 7)).await.unwrap();
     assert_eq!(
-        answer.rows.iter().map(|row| (row.node, row.counter, row.dead)).collect::<Vec<_>>(),
+        answer.rows.iter().map(|row| (row.node, row.counter, row.is_dead)).collect::<Vec<_>>(),
         [(first, 1, false)]
     );
     assert!(answer.postgres_now >= answer.rows[0].beat_at);

@@ -202,6 +202,7 @@ async fn an_answer_is_taken_with_its_offset_or_not_at_all() {
     };
     let call = AnswerCall {
         first: TaskId::new(clock::wall(), Shard::new(0), 1),
+        topic: None,
         call: Call::Finish { attempt: None },
         retry_at: None,
         by: None,

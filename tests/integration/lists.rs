@@ -14,6 +14,7 @@ use punctual::postgres::{Connection, PostgresSettings};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::support::partitions::move_far;
 use crate::support::{Api, Cluster, eventually, eventually_some, now_ms};
 
 const MINUTE_MS: i64 = 60_000;
@@ -131,7 +132,7 @@ async fn move_far_tasks(url: String) -> u64 {
             for minute in 0..15 {
                 let from = leaf.start.plus(Duration::from_secs(60) * minute);
                 let range = IdRange::of_times(from, from.plus(Duration::from_secs(60)));
-                moved += mover.round(range).await.unwrap().task_count;
+                moved += move_far(&mut mover, range).await.unwrap().task_count;
             }
         }
     }

@@ -87,6 +87,7 @@ mod outbox_databases;
 mod outbox_owners;
 mod paused;
 mod pending_max;
+mod permits;
 mod pool;
 mod pops;
 mod refusals;

@@ -1,5 +1,4 @@
-//! Schedules: runs are tasks, each instant has one, and a change withdraws the unclaimed
-//! runs.
+//! Schedules: runs are tasks, each instant has one, and a change withdraws unclaimed runs.
 
 mod changes;
 mod command_line;
@@ -198,12 +197,13 @@ async fn a_change_does_not_count_skipped_instants_twice() {
     let api = node.api();
     let (path, topic_path) = (format!("/v1/schedules/{topic}/poll"), format!("/v1/topics/{topic}"));
     assert_eq!(api.post(&format!("{topic_path}/pause"), "").await.status, 200);
-    let body = |payload: &str| json!({ "every": "1s", "overlap": "skip", "ttr": "1h", "payload": payload });
+    let body = |key: &str| json!({ "every": "1s", "overlap": "skip", "ttr": "1h", "payload": 1, "key": key });
     put(api, &path, &body("a")).await;
     // The run waits with its topic, and the instants after it get none.
     let query = "select coalesce(max(skipped), 0)::bigint from schedule";
     eventually("instants are skipped", DEADLINE, async || cluster.count(query).await >= 2).await;
     let run = pending(&cluster).await;
+    // Another key withdraws it.
     put(api, &path, &body("b")).await;
     eventually("the run is made again", DEADLINE, async || {
         let again = pending(&cluster).await;

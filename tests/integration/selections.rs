@@ -230,6 +230,8 @@ async fn many_tasks_are_moved_by_a_span_or_to_a_time_and_none_of_them_twice() {
     let ids: Vec<Uuid> = tasks.iter().map(|task| task.id).collect();
     let back = json!({ "topic": topic, "ids": texts(&ids), "to": start });
     assert_eq!(move_many(api, back.clone()).await, 600);
+    let dry = with(back.clone(), "dry_run", true.into());
+    assert_eq!(move_many(api, dry).await, 0, "a dry run counts what would be moved");
     assert_eq!(move_many(api, back).await, 0, "they are due then already");
     assert_eq!([due_of(0).await, due_of(599).await], [start, start]);
     let earlier = with(range(0, 1), "by", "-1h".into());
@@ -272,6 +274,32 @@ async fn many_tasks_are_moved_by_a_span_or_to_a_time_and_none_of_them_twice() {
         consumer.wait_count(600, DEADLINE).await.iter().map(|record| record.task_id()).collect();
     assert_eq!(published, set(&ids));
     cluster.wait_final(600, DEADLINE).await;
+}
+
+/// A move of many tasks takes several calls, and time passes between them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_move_to_earlier_times_goes_on_when_the_first_of_them_have_passed() {
+    let cluster = Cluster::start("move-on").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    let start = now_ms() + HOUR_MS;
+    let task = |due_at: i64| json!({ "topic": topic, "due_at": due_at, "payload_text": "x" });
+    let tasks = api.submit_all(&[task(start), task(start + 1)]).await;
+    let mut body =
+        json!({ "topic": topic, "due_from": start, "due_to": start + 1000, "by": "-61m" });
+    let refused = api.post("/v1/tasks/move", body.to_string()).await;
+    assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("by")), "a first call");
+    // As if an earlier call had moved the first task in time.
+    let list = format!("/v1/tasks?topic={topic}&due_from={start}&due_to={}&limit=1", start + 1000);
+    body["cursor"] = api.look(&list).await.json()["cursor"].clone();
+    assert!(body["cursor"].is_string(), "{body}");
+    assert_eq!(move_many(api, body).await, 1);
+    eventually("it is published now", DEADLINE, async || {
+        api.task(tasks[1].id).await.state == "published"
+    })
+    .await;
+    assert_eq!(api.task(tasks[0].id).await.state, "scheduled");
 }
 
 /// The limit on delays of a topic's policy holds for moves as for submits, however the task is

@@ -15,7 +15,7 @@ use punctual::postgres::cluster::schema;
 use punctual::postgres::connection::ConnectionPurpose;
 use punctual::postgres::lists::backlog::BacklogCounter;
 use punctual::postgres::partitions::mover::Mover;
-use punctual::postgres::partitions::retire::{Retired, Retirer};
+use punctual::postgres::partitions::retire::Retired;
 use punctual::postgres::partitions::{create, take_census};
 use punctual::postgres::tasks::cancel::Cancels;
 use punctual::postgres::tasks::look_up::LookUp;
@@ -24,6 +24,7 @@ use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
+use crate::support::partitions::{move_far, retire_all};
 use crate::support::wait::throughout;
 use crate::support::{self, Stack, eventually, eventually_some};
 
@@ -270,7 +271,7 @@ async fn past_leaf(database: &mut Database, rules: &Rules) -> Partition {
 }
 
 async fn retire(database: &Database, parent: Parent, rules: Rules) -> Retired {
-    Retirer::new(&database.settings, parent, rules).round().await.unwrap()
+    retire_all(&database.settings, parent, rules).await.unwrap()
 }
 
 #[tokio::test]
@@ -281,8 +282,7 @@ async fn a_detach_that_was_killed_is_finalized_by_whoever_comes_next() {
     let mut reader = database.another().await;
     execute(&mut reader, "begin; lock table only task in access share mode").await;
     let settings = database.settings.clone();
-    let killed =
-        tokio::spawn(async move { Retirer::new(&settings, Parent::Task, rules).round().await });
+    let killed = tokio::spawn(async move { retire_all(&settings, Parent::Task, rules).await });
     eventually("the detach is pending", PATIENCE, async || {
         database.number("select count(*) from pg_inherits where inhdetachpending").await == 1
     })
@@ -320,8 +320,7 @@ async fn a_leaf_that_got_a_row_while_it_was_detached_comes_back_with_it() {
     let mut reader = database.another().await;
     execute(&mut reader, "begin; lock table only task in access share mode").await;
     let settings = database.settings.clone();
-    let retiring =
-        tokio::spawn(async move { Retirer::new(&settings, Parent::Task, rules).round().await });
+    let retiring = tokio::spawn(async move { retire_all(&settings, Parent::Task, rules).await });
     eventually("the detach is pending", PATIENCE, async || {
         database.number("select count(*) from pg_inherits where inhdetachpending").await == 1
     })
@@ -334,6 +333,7 @@ async fn a_leaf_that_got_a_row_while_it_was_detached_comes_back_with_it() {
         1,
     );
     assert_eq!(look_up.task(late).await.unwrap().unwrap().state, TaskState::Claimed);
+    assert!(look_up.topics(&[late]).await.unwrap().undecided.contains(&late));
     execute(&mut reader, "commit").await;
     assert_eq!(retiring.await.unwrap().unwrap(), Retired { kept_count: 1, ..Retired::default() });
     assert_eq!(database.number("select count(*) from task").await, 1);
@@ -405,7 +405,7 @@ async fn a_task_that_is_being_moved_is_cancelled_or_moved_never_both() {
     sqlx::query(insert).bind(shards).bind(uuids).execute(&mut database.sql).await.unwrap();
     let (settings, mut canceller) = (database.settings.clone(), Cancels::new(&database.settings));
     let moving = tokio::spawn(async move {
-        Mover::new(&settings).round(IdRange::of_times(now, end)).await.unwrap()
+        move_far(&mut Mover::new(&settings), IdRange::of_times(now, end)).await.unwrap()
     });
     let mut cancelled = 0;
     for group in all.chunks(100) {

@@ -5,11 +5,12 @@ use std::time::Duration;
 use punctual::domain::leaves::Rules;
 use punctual::domain::{
     Batch, BatchBuilder, BatchId, ClusterSettings, ClusterWishes, Headers, IdRange, NewTask,
-    NodeId, Outcome, Precondition, PrincipalId, PrincipalName, Receipt, Record, ShardCount,
-    Submitted, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
+    NodeId, Outcome, Precondition, PrincipalId, PrincipalName, Receipt, Record, Selection,
+    ShardCount, Submitted, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
 };
 use punctual::postgres::PostgresSettings;
 use punctual::postgres::cluster::schema;
+use punctual::postgres::lists::dead_letters::due_range::DueRange;
 use punctual::postgres::lists::dead_letters::{DeadLetterChange, DeadLetters};
 use punctual::postgres::partitions::mover::Mover;
 use punctual::postgres::tasks::adopt::Adoptions;
@@ -24,6 +25,7 @@ use punctual::postgres::tasks::submit_named::{NamedGroup, NamedSubmits};
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgConnection;
 
+use crate::support::partitions::move_far;
 use crate::support::{Database, Stack};
 
 mod over_rest;
@@ -195,7 +197,7 @@ async fn the_submitter_goes_with_a_task_from_the_far_table_to_its_end() {
         .bind(far.id.uuid());
     assert_eq!(renamed.execute(&mut stage.sql).await.unwrap().rows_affected(), 1);
     let range = IdRange::of_times(stage.now, stage.now.plus(Duration::from_secs(60)));
-    assert_eq!(Mover::new(&stage.settings).round(range).await.unwrap().task_count, 1);
+    assert_eq!(move_far(&mut Mover::new(&stage.settings), range).await.unwrap().task_count, 1);
     assert_eq!(stage.number("select count(*) from task").await, 1);
     assert_eq!(stage.submitted(soon).await.as_ref(), Some(&at_first), "moved");
     let batch = stage.claim(10).await;
@@ -398,13 +400,13 @@ async fn many_dead_letters_are_put_back_and_dropped_by_somebody() {
     stage.store(&Group { near: near.iter().collect(), ..Group::default() }).await;
     let batch = stage.claim(5).await;
     stage.settle(&batch, dead).await;
-    let (topic, all) =
-        (TopicName::new(TOPIC).unwrap(), IdRange::of_times(stage.now, stage.now.plus(DAY)));
+    let (topic, all) = (TopicName::new(TOPIC).unwrap(), DueRange::of(&Selection::default()));
     for (change, by, expected) in [
         (DeadLetterChange::Redrive, stage.bob, line("redriven", "ann", Some("bob"))),
         (DeadLetterChange::Drop, stage.carol, line("dropped", "ann", Some("carol"))),
     ] {
-        let changed = stage.dead_letters.change_some((change, by), &topic, all, 2).await.unwrap();
+        let changed =
+            stage.dead_letters.change_some((change, by), (&topic, None), all, 2).await.unwrap();
         assert_eq!(changed.rows.len(), 2);
         let ids = if change == DeadLetterChange::Redrive { &near[..2] } else { &near[2..] };
         for task in ids {

@@ -3,8 +3,10 @@
 //! "publishes" and settles.
 
 mod extensions;
+mod found_topics;
 mod moves;
 mod orders;
+mod topics;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -94,7 +96,7 @@ fn extend(first: TaskId, attempt: u16) -> AnswerCall {
 }
 
 fn call(first: TaskId, call: Call) -> AnswerCall {
-    AnswerCall { first, call, retry_at: None, by: None, reason: None, principal: None }
+    AnswerCall { first, topic: None, call, retry_at: None, by: None, reason: None, principal: None }
 }
 
 impl Scene {

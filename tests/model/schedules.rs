@@ -5,15 +5,18 @@
 //! A plan may be as old as it likes, an answer may be lost after its commit, and a node may die. A
 //! change holds the row of the schedule from its first look at the runs to its commit. Claims do
 //! not wait for it. Nor does the row of a run, which moves when its topic is paused, when a claim
-//! defers it, and when a caller moves it. So a change looks again until no run is left.
+//! defers it, and when a caller moves it. So a change looks again until no run is left. A pause
+//! looks for all unclaimed runs, and another change for those that are not due when it looks.
 
 mod scopes;
+mod state;
 
 use std::time::Duration;
 
 use punctual::domain::Timestamp;
-use punctual::domain::schedule::change::{Change, Instants, Reached, Withdrawn};
-use punctual::domain::schedule::plan::{Plan, Progress, RunOverlap};
+use punctual::domain::schedule::Specification;
+use punctual::domain::schedule::change::{Change, Instants, Reached, Shifts, Withdrawn};
+use punctual::domain::schedule::plan::{NotMissed, Plan, Progress, RunOverlap};
 
 use self::scopes::{CONTROLS, Mistake, Scope};
 use crate::checker::Model;
@@ -22,12 +25,14 @@ use crate::searches::{ScopeSearches, unnoticed};
 const ONE_RUN: &str = "an instant has one run at most";
 const COUNTED: &str = "an instant without a run is counted by a run, or by the schedule";
 const NUMBERED: &str = "the schedule counts the runs that it has";
-const NEWEST: &str = "an unclaimed run has the record of the last change";
+const NEWEST: &str = "an unclaimed run has the record of the last change before it was due";
+const MADE_AGAIN: &str = "a run that a change takes back is made again, unless by a pause";
 const PAUSED: &str = "a paused schedule has no unclaimed run";
 const IN_TURN: &str = "a schedule that skips has one unfinished run";
 
 const NODES: usize = 2;
 const INSTANTS: usize = 3;
+const NO_SHIFT: Shifts = Shifts { before: Duration::ZERO, after: Duration::ZERO };
 /// Seconds between two instants: more than the time for which runs are made ahead.
 const PERIOD: i64 = 100;
 const BASE: i64 = 1_800_000_000;
@@ -54,6 +59,7 @@ fn instant(place: usize) -> Timestamp {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Run {
     Unclaimed {
+        /// That of the schedule. A run that was due at a change has the later one.
         revision: u8,
         /// How often it has become another row.
         row: u8,
@@ -77,6 +83,8 @@ struct Place {
     /// The number of instants right before it that the run counts.
     missed: u8,
     claims: u8,
+    /// A change has withdrawn its run, which is to be made again.
+    is_owed: bool,
 }
 
 /// A plan, with the place and the revision at which it found the schedule.
@@ -128,6 +136,8 @@ struct State {
     skipped: u8,
     revision: u8,
     is_paused: bool,
+    /// The first and the last place that is not missed.
+    not_missed: Option<(u8, u8)>,
     places: [Place; INSTANTS],
     plans: [Option<Planned>; NODES],
     /// Runs that are still to be stored, for a mistake.
@@ -195,6 +205,7 @@ impl Scheduled {
             skipped: state.skipped.into(),
             is_busy: state.is_busy() && !self.is(Mistake::BusyIsNotAsked),
             taken: if self.is(Mistake::TakenIsNotAsked) { &[] } else { &taken },
+            not_missed: state.range(),
         };
         let now = at(TIMES[usize::from(state.time)]);
         let Plan { runs, next_run_at, look_at, runs_made, skipped, .. } =
@@ -237,6 +248,7 @@ impl Scheduled {
         for (place, missed) in state.places.iter_mut().zip(plan.runs) {
             if let (None, Some(missed)) = (place.run, missed) {
                 (place.run, place.missed) = (Some(Run::Unclaimed { revision, row: 0 }), missed);
+                place.is_owed = false;
             }
         }
     }
@@ -246,13 +258,17 @@ impl Scheduled {
         if kind == Kind::Pause && self.is(Mistake::PauseLeavesRuns) {
             return [None; INSTANTS];
         }
-        state.places.map(|place| match place.run {
-            Some(Run::Unclaimed { row, .. }) => {
-                (row == 0 || !self.is(Mistake::RowsAreNotFollowed)).then_some(row)
-            }
-            Some(Run::Claimed) if self.is(Mistake::WithdrawsClaimed) => Some(0),
-            _ => None,
-        })
+        let mut seen = [None; INSTANTS];
+        for (index, place) in state.places.iter().enumerate() {
+            seen[index] = match place.run {
+                Some(Run::Claimed) if self.is(Mistake::WithdrawsClaimed) => Some(0),
+                Some(Run::Unclaimed { row, .. }) if kind == Kind::Pause || !state.is_due(index) => {
+                    (row == 0 || !self.is(Mistake::RowsAreNotFollowed)).then_some(row)
+                }
+                _ => None,
+            };
+        }
+        seen
     }
 
     /// Takes the step of the statement that deletes the rows of unclaimed runs.
@@ -272,67 +288,62 @@ impl Scheduled {
 
     fn commit(&self, state: &mut State, kind: Kind) {
         let mut withdrawn = Withdrawn::default();
+        let is_due: [bool; INSTANTS] = std::array::from_fn(|index| state.is_due(index));
         for (index, place) in state.places.iter_mut().enumerate() {
-            if !matches!(place.run, Some(Run::Withdrawn { .. })) {
-                continue;
+            place.is_owed &= kind != Kind::Pause;
+            match &mut place.run {
+                Some(Run::Withdrawn { .. }) => {}
+                Some(Run::Unclaimed { revision, .. }) if kind != Kind::Pause && is_due[index] => {
+                    *revision = state.revision + 1;
+                    continue;
+                }
+                _ => continue,
             }
-            if withdrawn.earliest.is_none() && !self.is(Mistake::NoStepBack) {
-                withdrawn.earliest = Some(instant(index));
-                withdrawn.missed = place.missed.into();
+            if !self.is(Mistake::NoStepBack) {
+                if withdrawn.earliest.is_none() {
+                    withdrawn.earliest = Some(instant(index));
+                    withdrawn.missed = place.missed.into();
+                }
+                withdrawn.unbroken_from = withdrawn.earliest;
+                withdrawn.latest = Some(instant(index));
             }
             withdrawn.count += 1;
             place.run = self.is(Mistake::RowStays).then_some(Run::Stays);
             place.missed = 0;
+            place.is_owed = kind != Kind::Pause;
         }
         if self.is(Mistake::CountsAreForgotten) {
             withdrawn.missed = 0;
         }
-        let specification = &self.scope.specification;
+        let before = &self.scope.specification;
+        let after = &Specification { is_paused: kind == Kind::Pause, ..before.clone() };
         let last = state.places.iter().rposition(|place| place.run.is_some());
         let change = Change {
-            before: specification,
-            after: specification,
+            before,
+            after,
             instants: Instants::Kept,
             reached: Reached {
                 next_run_at: state.next.map(|next| instant(next.into())),
                 runs_made: state.made.into(),
                 skipped: state.skipped.into(),
+                not_missed: state.range(),
             },
             withdrawn,
             last_run_at: last.map(instant),
         };
         let now = TIMES[usize::from(state.time)];
-        let reached = change.outcome(at(now), Duration::ZERO);
-        state.next = reached.next_run_at.map(|at| u8::try_from(place(at)).unwrap());
+        let reached = change.outcome(at(now), NO_SHIFT);
+        let number = |at| u8::try_from(place(at)).unwrap();
+        state.next = reached.next_run_at.map(number);
+        let NotMissed { from, to } = reached.not_missed;
+        let has_range = from < to && !self.is(Mistake::WithdrawnAreMissed);
+        state.not_missed = has_range.then(|| (number(from), number(to)));
         state.made = u8::try_from(reached.runs_made).unwrap();
         state.skipped = u8::try_from(reached.skipped).unwrap();
         state.revision += 1;
         state.is_paused = kind == Kind::Pause;
         state.look_at = state.next.filter(|_| !state.is_paused).map(|_| now);
         state.phase = Phase::Idle;
-    }
-}
-
-impl State {
-    /// Undoes what the open transaction of a change has deleted.
-    fn put_back(&mut self) {
-        for place in &mut self.places {
-            place.run = match place.run {
-                Some(Run::Withdrawn { revision: 0, .. }) => Some(Run::Claimed),
-                Some(Run::Withdrawn { revision, row }) => Some(Run::Unclaimed { revision, row }),
-                other => other,
-            };
-        }
-    }
-
-    fn is_busy(&self) -> bool {
-        let is_unfinished = |place: &Place| !matches!(place.run, None | Some(Run::Finished));
-        self.places.iter().any(is_unfinished)
-    }
-
-    /// Returns true when the transaction of a change holds the row of the schedule.
-    fn is_locked(&self) -> bool {
-        self.phase != Phase::Idle
     }
 }
 
@@ -349,6 +360,7 @@ impl Model for Scheduled {
             skipped: 0,
             revision: 1,
             is_paused: false,
+            not_missed: None,
             places: [Place::default(); INSTANTS],
             plans: [None; NODES],
             to_store: None,
@@ -398,9 +410,8 @@ impl Model for Scheduled {
                 self.store(&mut next, plan);
             }
             Action::Claim(index) => {
-                let is_due = instant(index) <= at(TIMES[usize::from(state.time)]);
                 let is_there = matches!(state.places[index].run, Some(Run::Unclaimed { .. }));
-                if !is_due || !is_there {
+                if !state.is_due(index) || !is_there {
                     return None;
                 }
                 let before = state.places[..index].iter();
@@ -529,7 +540,13 @@ impl Model for Scheduled {
         let end = state.next.map_or(0, usize::from);
         let without = state.places[..end].iter().filter(|place| place.run.is_none()).count();
         let is_counted = usize::from(missed + state.skipped) >= without;
-        (!is_counted && state.to_store.is_none()).then_some(COUNTED)
+        if !is_counted && state.to_store.is_none() {
+            return Some(COUNTED);
+        }
+        let passed = state.next.map_or(INSTANTS, usize::from);
+        let is_lost = |place: &Place| place.is_owed && place.run.is_none();
+        let is_wrong = state.to_store.is_none() && state.places[..passed].iter().any(is_lost);
+        is_wrong.then_some(MADE_AGAIN)
     }
 
     fn is_end(&self, state: &State) -> bool {

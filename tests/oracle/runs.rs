@@ -233,6 +233,31 @@ fn a_run_has_the_record_of_the_last_change_before_its_claim() {
 }
 
 #[test]
+fn a_run_that_is_due_at_a_change_keeps_its_record_until_another_one_withdraws_it() {
+    // Run 4 is claimed 600 ms after its instant.
+    let changed = |orders: &[(i64, Order)]| {
+        let mut history = scheduled();
+        history.commands.pop();
+        for (at, order) in orders {
+            command(&mut history, FIRST + at, order.clone());
+        }
+        command(&mut history, FIRST + 4500, Order::Pause);
+        history.lines[3].claimed_at = Some(FIRST + 3600);
+        history.records[4].serial = Some(78);
+        history.records[4].payload_hash = Some(78);
+        rules(&history)
+    };
+    let cron = Put { timing: Timing { period_ms: PERIOD, is_cron: true }, ..put(78) };
+    let (change, others) = (Order::Put(put(78)), [Rule::WrongRun]);
+    assert_eq!(changed(&[(3100, change.clone())]), []);
+    assert_eq!(changed(&[(2900, change.clone())]), others, "it was not due");
+    assert_eq!(changed(&[(3100, Order::Put(cron))]), others, "another timing");
+    let pause = [(3100, change.clone()), (3300, Order::Pause), (3400, Order::Resume)];
+    assert_eq!(changed(&pause), others, "a pause after the change");
+    assert_eq!(changed(&[(3100, Order::Pause), (3300, change)]), others, "a pause before");
+}
+
+#[test]
 fn a_paused_schedule_has_no_run() {
     let mut history = scheduled();
     history.commands.pop();

@@ -14,6 +14,7 @@ pub mod ledger;
 pub mod node;
 pub mod oracle;
 pub mod page;
+pub mod partitions;
 pub mod proxy;
 pub mod stack;
 pub mod token_server;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use serde::Serialize;
 
 use super::required::Access;
@@ -60,6 +60,8 @@ pub struct AuditedRequest {
     request_id: String,
     address: IpAddr,
     operation: Option<&'static Operation>,
+    /// True when the request may change something.
+    changes: bool,
     /// The place of the line, from before the handler runs until the line is written.
     place: Option<Place>,
     /// False for a caller without a credential, unless the node is open to everybody.
@@ -75,14 +77,15 @@ impl AuditedRequest {
         audit: Option<&Audit>,
         request_id: &str,
         address: IpAddr,
-        operation: Option<&'static Operation>,
+        operation: Option<(&'static Operation, &Method)>,
     ) -> Self {
         Self {
             audit: audit.cloned(),
             trail: audit.map(|_audit| Trail::new()).unwrap_or_default(),
             request_id: request_id.to_owned(),
             address,
-            operation,
+            operation: operation.map(|(operation, _method)| operation),
+            changes: operation.is_some_and(|(operation, method)| operation.changes(method)),
             place: None,
             is_known: false,
             is_unjudged: false,
@@ -98,7 +101,7 @@ impl AuditedRequest {
         let Some(audit) = &self.audit else { return Ok(()) };
         let access = self.operation.map(|operation| operation.access);
         let is_read = audit.has_reads && access.is_some_and(Access::reads);
-        if is_read || access.is_some_and(Access::changes) {
+        if is_read || self.changes {
             self.place = Some(audit.stream.reserve().map_err(|NoPlace| Problem::busy("audit"))?);
         }
         Ok(())
@@ -164,8 +167,7 @@ impl AuditedRequest {
             || matches!(problem, Some(P::Unauthenticated | P::Forbidden | P::WrongHost));
         let is_done = status.is_none_or(|status| status.is_success());
         let may_be_done = is_done || matches!(problem, Some(P::OutcomeUnknown | P::Internal));
-        let changes = self.operation.is_some_and(|operation| operation.access.changes());
-        let is_change = changes && may_be_done && !notes.is_dry_run;
+        let is_change = self.changes && may_be_done && !notes.is_dry_run;
         // A refusal may show the task that it is about.
         is_denied || is_change || (audit.has_reads && notes.shows_payload)
     }

@@ -24,7 +24,7 @@ use crate::clock;
 use crate::domain::{Monotonic, TaskId, TaskView, Throttle, Timestamp, TopicName};
 use crate::node::messages::Draft;
 use crate::node::messages::permitted::{
-    DeniedDraft, FoundTask, HiddenTask, PermittedDraft, TaskPermit,
+    DeniedDraft, FoundTask, FoundTopic, HiddenTask, PermittedDraft, TaskPermit,
 };
 
 /// The last reason that a caller did not get. It is logged once a second while it stays the same.
@@ -212,8 +212,8 @@ impl Guard {
     }
 
     /// Returns the permit for a task found by id. `None`: for this caller, there is no such task.
-    pub fn permit_found<R: Right>(&self, task: &FoundTask) -> Option<TaskPermit<R>> {
-        self.found(task.permit(&self.caller))
+    pub fn permit_found<R: Right>(&self, found: &FoundTopic) -> Option<TaskPermit<R>> {
+        self.found(found.permit(&self.caller))
     }
 
     /// Returns a task found by id, if the caller may know of the task.

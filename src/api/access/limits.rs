@@ -5,6 +5,7 @@ use std::iter;
 
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
+use az::SaturatingAs as _;
 
 use super::required::Access;
 use crate::access::limits::{Exceeded, InProgress, Limited, Limits, Needed};
@@ -86,9 +87,18 @@ pub fn charge_unchanged(policy: &PolicyHandle, caller: &Caller, response: &Respo
     if !is_told && response.extensions().get::<Unchanged>().is_none() {
         return;
     }
-    let owed = policy.quotas().owe_read(caller.principal.limited(), clock::monotonic());
-    if let Err(exceeded) = owed {
-        tracing::debug!(limit = exceeded.limit, "a read is not counted");
+    owe_reads(policy, caller, 1);
+}
+
+/// Counts look-ups of tasks that are not there for the caller, as reads. One request may have
+/// thousands of them, and the next one waits until they are paid off.
+pub fn owe_reads(policy: &PolicyHandle, caller: &Caller, count: usize) {
+    if count == 0 {
+        return;
+    }
+    let (limited, now) = (caller.principal.limited(), clock::monotonic());
+    if let Err(exceeded) = policy.quotas().owe_reads(limited, count.saturating_as(), now) {
+        tracing::debug!(limit = exceeded.limit, count, "reads are not counted");
     }
 }
 

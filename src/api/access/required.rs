@@ -55,7 +55,7 @@ impl Access {
         }
     }
 
-    /// Returns true when calls of the operation may change tasks.
+    /// Returns true when calls of the operation may change tasks, unless they are a GET.
     pub fn changes(self) -> bool {
         match self {
             Self::Open | Self::Known | Self::Operate | Self::OnTopicOrAll(_) => false,

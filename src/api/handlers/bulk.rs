@@ -129,6 +129,7 @@ impl BulkRequest {
             .transpose()?;
         let selection = Selection { topic, due_from, due_to, submitted_by, state: None, choice };
         guard.trail().selects(&selection, is_dry_run);
+        let new_due = (new_due, cursor.is_some());
         let mut permit = change.permit((shared, guard), &selection, is_dry_run, new_due)?;
         // A move can be taken back, so it would be as good as a dry run. A right guess of a cancel
         // costs the tasks.
@@ -165,21 +166,23 @@ fn permit_of_target(
     guard.permit(to)
 }
 
-/// Refuses a topic that Kafka does not have.
+/// Refuses a topic that Kafka does not have, or that does not take the record of the dead letter
+/// `id`.
 async fn check_target(
     shared: &ApiShared,
     guard: &Guard,
     deadline: Deadline,
-    to: Option<&Permit<Submit>>,
+    (to, id): (Option<&Permit<Submit>>, Option<TaskId>),
 ) -> Result<(), Problem> {
     let Some(to) = to else { return Ok(()) };
-    let checking = shared.service.check_topic(to);
+    let checking = shared.service.check_topic(to, id);
     let checked = shared.in_time(deadline.hold(checking).await, Problem::unavailable)?;
     let origin = FieldOrigin { due: "to_topic", payload: "to_topic" };
     checked.map_err(|refusal| {
         let problem = of_refusal(refusal.with_reason(|reason| guard.tells(reason)), origin);
-        let is_unknown = problem.kind() == ProblemType::UnknownTopic;
-        if is_unknown { problem.at("to_topic") } else { problem }
+        let is_unfit =
+            matches!(problem.kind(), ProblemType::UnknownTopic | ProblemType::KeyRequired);
+        if is_unfit { problem.at("to_topic") } else { problem }
     })
 }
 
@@ -188,11 +191,11 @@ fn shift_of(
     shared: &ApiShared,
     guard: &Guard,
     grant: &Grant,
-    new_due: [Option<&RawValue>; 2],
+    (new_due, is_follow_up): ([Option<&RawValue>; 2], bool),
     selection: &Selection,
 ) -> Result<Shift, Problem> {
     let arrived_at = shared.service.arrival();
-    let (shift, latest) = shift::read(new_due, selection, arrived_at)?;
+    let (shift, latest) = shift::read(new_due, selection, (arrived_at, is_follow_up))?;
     let [by, _to] = new_due;
     let due = if by.is_some() { "by" } else { "to" };
     let origin = FieldOrigin { due, payload: due };
@@ -249,13 +252,14 @@ impl ChangePermit {
 }
 
 impl BulkChange {
-    /// Checks the right to the change, or to its dry run. `new_due` are `by` and `to` of a move.
+    /// Checks the right to the change, or to its dry run. `new_due` are `by` and `to` of a move,
+    /// and whether the call goes on behind a cursor.
     fn permit(
         self,
         (shared, guard): (&ApiShared, &Guard),
         selection: &Selection,
         is_dry_run: bool,
-        new_due: [Option<&RawValue>; 2],
+        new_due: ([Option<&RawValue>; 2], bool),
     ) -> Result<ChangePermit, Problem> {
         let topic = selection.topic.as_ref();
         let missing = |detail| Problem::new(ProblemType::MissingField, detail).at("topic");
@@ -329,7 +333,7 @@ async fn change_many(
         limits::charge_dry_run(&shared.policy, guard.caller())?;
     }
     if let ChangePermit::Redrive(_, to) = &permit {
-        check_target(shared, guard, deadline, to.as_ref()).await?;
+        check_target(shared, guard, deadline, (to.as_ref(), None)).await?;
     }
     // A dry run never changes anything.
     let unknown = |reason: &str| {
@@ -446,7 +450,7 @@ pub async fn redrive(
     let permit = dead_letter(&shared, &guard, path, terms).await?;
     let to = to_topic.map(|topic| permit_of_target(&guard, permit.topic(), &topic));
     let to = to.transpose()?;
-    check_target(&shared, &guard, deadline, to.as_ref()).await?;
+    check_target(&shared, &guard, deadline, (to.as_ref(), Some(permit.id()))).await?;
     let redriving = shared.service.redrive(&permit, to.as_ref());
     let unknown = |reason: &str| Problem::dead_unknown("redriven", reason);
     answer_of(&guard, shared.ask(&guard, deadline, redriving, unknown).await?)

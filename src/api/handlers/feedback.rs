@@ -13,15 +13,15 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
-use futures_util::stream::{self, StreamExt as _};
 use serde::Serialize;
 
 use self::answer::Heeded;
 use self::call::{CallKind, NamedTask};
 use super::names::{NameInPath, name_of};
-use super::tasks::{IdInPath, id_of, permit_of_task};
+use super::tasks::{FoundPermit, IdInPath, id_of, permit_of_task, permits_of_tasks};
+use crate::access::permit::Finish;
 use crate::api::access::guard::Guard;
-use crate::api::access::limits::Unchanged;
+use crate::api::access::limits::{self, Unchanged};
 use crate::api::json::answers::{self, TaskJson};
 use crate::api::metrics::ApiMetrics;
 use crate::api::problems::problem::{Problem, ProblemJson};
@@ -31,7 +31,7 @@ use crate::api::request::body_memory::BodyMemory;
 use crate::api::request::fields::{Array, array, members};
 use crate::api::request::{body, preconditions, query};
 use crate::api::shared::{ApiShared, Deadline};
-use crate::domain::Timestamp;
+use crate::domain::{TaskId, Timestamp};
 use crate::node::messages::Unavailable;
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 
@@ -39,9 +39,6 @@ use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 const OUTCOMES_MAX: usize = Array::ITEMS_MAX;
 /// Memory of an outcome besides its bytes, until the answer is made: call, task and result.
 const ITEM_BYTES: usize = 1024;
-/// Outcomes that are read before other requests get their turn.
-/// Look-ups of topics at the same time, for a caller whose rights depend on them.
-const LOOK_UPS_AT_ONCE: usize = 16;
 /// Approximate bytes of a result.
 const RESULT_BYTES: usize = 400;
 
@@ -167,18 +164,17 @@ pub async fn outcomes(
     let metrics = shared.metrics.clone();
     let reading = move |text: &str| read_outcomes(text, arrived_at, memory, &metrics);
     let (_memory, read) = body::parse(&shared, deadline, bytes, reading).await?;
-    let permitting = read.into_iter().map(|item| permitted(&shared, &guard, deadline, item));
-    let permitted: Vec<PermittedItem> =
-        stream::iter(permitting).buffered(LOOK_UPS_AT_ONCE).collect().await;
+    let permitted = permitted(&shared, &guard, deadline, read).await;
+    let hidden_count = count_of(&permitted, StatusCode::NOT_FOUND);
     let results = answer_many(&shared, &guard, deadline, permitted).await?;
-    let limits: BTreeSet<&'static str> =
+    let reached: BTreeSet<&'static str> =
         results.iter().filter_map(|result| result.as_ref().err()?.limit()).collect();
-    limits.into_iter().for_each(|limit| shared.metrics.rejected(limit));
-    let is_told = |result: &Result<Heeded, Problem>| {
-        let status = result.as_ref().err().map(|problem| problem.kind().status());
-        matches!(status, Some(StatusCode::NOT_FOUND | StatusCode::CONFLICT))
-    };
-    let is_unchanged = results.iter().any(is_told);
+    reached.into_iter().for_each(|limit| shared.metrics.rejected(limit));
+    // The hidden tasks are counted already.
+    let absent_count = count_of(&results, StatusCode::NOT_FOUND);
+    let rest_count = absent_count.saturating_sub(hidden_count);
+    limits::owe_reads(&shared.policy, guard.caller(), rest_count);
+    let is_unchanged = absent_count == 0 && count_of(&results, StatusCode::CONFLICT) > 0;
     let results: Vec<ResultJson<'_>> = results.iter().map(result_json).collect();
     let capacity = results.len().saturating_mul(RESULT_BYTES);
     let mut response = answers::json_of(StatusCode::OK, &OutcomesJson { results }, capacity);
@@ -186,6 +182,11 @@ pub async fn outcomes(
         response.extensions_mut().insert(Unchanged);
     }
     Ok(response)
+}
+
+fn count_of<T>(results: &[Result<T, Problem>], status: StatusCode) -> usize {
+    let problems = results.iter().filter_map(|result| result.as_ref().err());
+    problems.filter(|problem| problem.kind().status() == status).count()
 }
 
 /// An outcome as it was read, with its index.
@@ -228,25 +229,43 @@ fn item_path(index: usize) -> String {
     format!("outcomes[{index}]")
 }
 
+/// Checks the rights to all outcomes. The topics of tasks that are named by ids are looked up
+/// together.
 async fn permitted(
     shared: &ApiShared,
     guard: &Guard,
     deadline: Deadline,
+    items: Vec<ReadItem>,
+) -> Vec<PermittedItem> {
+    let id_of_item = |(_index, item): &ReadItem| match item {
+        Ok((NamedTask::Id(id), _call)) => Some(*id),
+        Ok((NamedTask::Name(..), _)) | Err(_) => None,
+    };
+    let ids: Vec<TaskId> = items.iter().filter_map(id_of_item).collect();
+    let permits = permits_of_tasks::<Finish>(shared, guard, &ids, deadline).await;
+    let mut permits = permits.into_iter();
+    items.into_iter().map(|item| permitted_item(guard, item, &mut permits)).collect()
+}
+
+/// Checks the right to one outcome. `permits` has the next permit for a task that is named by its
+/// id.
+fn permitted_item(
+    guard: &Guard,
     (index, item): ReadItem,
+    permits: &mut impl Iterator<Item = FoundPermit<Finish>>,
 ) -> PermittedItem {
     let (task, call) = item?;
-    let is_id = matches!(task, NamedTask::Id(_));
-    let target = match task {
-        NamedTask::Id(id) => match permit_of_task(shared, guard, id, deadline).await? {
-            Some(permit) => Target::Id(permit),
-            None => return Err(item_not_found(index, true)),
+    match task {
+        NamedTask::Id(_id) => match permits.next().unwrap_or(Ok(None))? {
+            Some(permit) => Ok(((Target::Id(permit), call), true)),
+            None => Err(item_not_found(index, true)),
         },
         NamedTask::Name(topic, name) => {
             let permit = guard.permit(&topic);
-            Target::Name(permit.map_err(|problem| problem.within(&item_path(index)))?, name)
+            let permit = permit.map_err(|problem| problem.within(&item_path(index)))?;
+            Ok(((Target::Name(permit, name), call), false))
         }
-    };
-    Ok(((target, call), is_id))
+    }
 }
 
 fn item_not_found(index: usize, is_id: bool) -> Problem {

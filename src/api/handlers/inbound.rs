@@ -64,6 +64,9 @@ pub enum Refused {
     /// The request will never be accepted. REST would have answered with this status. `denied` is
     /// the missing right, for the audit trail.
     ForGood { status: u16, reason: String, denied: Option<(Action, TopicName)> },
+    /// Kafka does not let this node see the topic: the request waits while others need not wait for
+    /// it.
+    TopicDenied { reason: String },
     /// A limit is reached, or a server is away: the request waits.
     ForNow { reason: String },
 }
@@ -155,7 +158,7 @@ pub async fn target_of(
         let (status, reason) = (problem.kind().status().as_u16(), problem.line());
         Refused::ForGood { status, reason, denied }
     };
-    let Some(found) = service.find(id).await.map_err(of_unavailable)? else {
+    let Some(found) = service.find_topic(caller, id).await.map_err(of_unavailable)? else {
         return Err(not_found(None));
     };
     let hidden = |HiddenTask { action, topic }| not_found(Some((action, topic)));
@@ -187,6 +190,9 @@ pub fn of_unavailable(unavailable: Unavailable) -> Refused {
 
 /// Returns what the refusal of a checked request means for the request.
 pub fn of_service(refusal: Refusal) -> Refused {
+    if let Refusal::TopicDenied { reason } = refusal {
+        return Refused::TopicDenied { reason };
+    }
     let origin = FieldOrigin { due: "due_at", payload: "payload" };
     refused(&of_refusal(refusal, origin))
 }
@@ -212,13 +218,16 @@ mod tests {
     #[test]
     fn a_request_waits_for_servers_and_limits() {
         let away = Refusal::ServerAway { reason: "Kafka".to_owned() };
-        let old_nodes = Refusal::OldNodes { node_count: 1 };
+        let old_nodes = Refusal::NodesWithoutTracking { node_count: 1 };
         let without_expiry = Refusal::NodesWithoutExpiry { node_count: 1 };
         let busy = Refusal::Busy { limit: "topic_look_ups" };
         let full = Refusal::TooManyPending { task_count: 2, pending_max: 1 };
         for refusal in [away, old_nodes, without_expiry, busy, full, Refusal::Draining] {
             assert!(matches!(of_service(refusal), Refused::ForNow { .. }));
         }
+        let reason = "TopicAuthorizationFailed".to_owned();
+        let denied = of_service(Refusal::TopicDenied { reason: reason.clone() });
+        assert_eq!(denied, Refused::TopicDenied { reason });
         let unknown = of_service(Refusal::UnknownTopic);
         assert!(matches!(unknown, Refused::ForGood { status: 422, .. }), "{unknown:?}");
     }

@@ -20,21 +20,26 @@ use crate::api::json::answers::{self, Echo, TaskJson};
 use crate::api::metrics::ApiMetrics;
 use crate::api::problems::problem::{Problem, ProblemJson};
 use crate::api::problems::problem_type::ProblemType;
-use crate::api::problems::refusal::{FieldOrigin, of_refusal};
+use crate::api::problems::refusal::{FieldOrigin, of_refusal, of_unavailable};
 use crate::api::request::body_memory::BodyMemory;
 use crate::api::request::draft::{DraftReader, new_due_of};
 use crate::api::request::fields::{Array, array, members};
 use crate::api::request::{body, idempotency, preconditions, query};
 use crate::api::shared::{ApiShared, Deadline};
 use crate::domain::{ExpiryTime, TaskId, TaskState, TaskView, Timestamp};
-use crate::node::messages::permitted::{PermittedDraft, TaskPermit};
-use crate::node::messages::{Accepted, CancelVerdict, Draft, MoveVerdict, Refusal, SubmitAnswer};
+use crate::node::messages::permitted::{FoundTopic, PermittedDraft, TaskPermit};
+use crate::node::messages::{
+    Accepted, CancelVerdict, Draft, MoveVerdict, Refusal, SubmitAnswer, Unavailable,
+};
 
 /// Memory of a task in a bulk submit besides its bytes, until the answer is made: the task as read,
 /// as stored, and the fields that its answer repeats.
 const ITEM_BYTES: usize = 512;
 /// Approximate bytes of an item in the answer to a bulk submit.
 const RESULT_BYTES: usize = 200;
+/// Maximum number of tasks whose topics are looked up together. Those that are not there count as
+/// reads after each look-up.
+const TOPICS_AT_ONCE: usize = 500;
 
 /// The reason why a bulk submit takes no `Idempotency-Key`.
 const NO_KEY_OF_BATCH: &str = "nothing was done: Idempotency-Key is for one task; to repeat a bulk \
@@ -299,30 +304,76 @@ fn item_json(item: &DoneItem) -> ItemJson<'_> {
     }
 }
 
-/// Returns the permit for the task with this id. Returns `None` when no task has the id, or when
-/// the caller has no right on its topic: for the caller these are the same.
+/// The permit for the task with an id. `None` when no task has the id, or when the caller has no
+/// right on its topic: for the caller these are the same.
+pub type FoundPermit<R> = Result<Option<TaskPermit<R>>, Problem>;
+
+/// Returns the permit for the task with this id.
 pub async fn permit_of_task<R: Right>(
     shared: &ApiShared,
     guard: &Guard,
     id: TaskId,
     deadline: Deadline,
-) -> Result<Option<TaskPermit<R>>, Problem> {
+) -> FoundPermit<R> {
     match guard.unlimited(id) {
         Some(permit) => Ok(Some(permit)),
         None => permit_of_found(shared, guard, id, deadline).await,
     }
 }
 
-/// Looks the task up, so that the permit has its topic.
+/// Looks up the topic of the task, so that the permit has it.
 async fn permit_of_found<R: Right>(
     shared: &ApiShared,
     guard: &Guard,
     id: TaskId,
     deadline: Deadline,
-) -> Result<Option<TaskPermit<R>>, Problem> {
-    let finding = shared.service.find(id);
+) -> FoundPermit<R> {
+    let finding = shared.service.find_topic(guard.caller(), id);
     let found = shared.ask(guard, deadline, finding, Problem::unavailable).await?;
-    Ok(found.and_then(|task| guard.permit_found(&task)))
+    Ok(found.and_then(|topic| guard.permit_found(&topic)))
+}
+
+/// Returns the permits for the tasks with these ids, in their order, as [`permit_of_task`] does.
+/// Each task that is not there for the caller counts as a read.
+pub async fn permits_of_tasks<R: Right>(
+    shared: &ApiShared,
+    guard: &Guard,
+    ids: &[TaskId],
+    deadline: Deadline,
+) -> Vec<FoundPermit<R>> {
+    let unlimited: Option<Vec<TaskPermit<R>>> = ids.iter().map(|id| guard.unlimited(*id)).collect();
+    if let Some(permits) = unlimited {
+        return permits.into_iter().map(|permit| Ok(Some(permit))).collect();
+    }
+    let mut permits = Vec::with_capacity(ids.len());
+    for some in ids.chunks(TOPICS_AT_ONCE) {
+        // The future is on the heap, because the one of the handler would be as large.
+        let finding = Box::pin(shared.service.find_topics(guard.caller(), some));
+        let held = deadline.hold(finding).await;
+        let Ok(found) = shared.in_time(held, Problem::unavailable) else {
+            // The caller is told that nothing was done.
+            permits.clear();
+            break;
+        };
+        let some: Vec<FoundPermit<R>> =
+            found.into_iter().map(|found| permit_of_topic(guard, found)).collect();
+        let absent_count = some.iter().filter(|permit| matches!(permit, Ok(None))).count();
+        limits::owe_reads(&shared.policy, guard.caller(), absent_count);
+        permits.extend(some);
+    }
+    let late = || Err(Problem::unavailable("the deadline of the request has passed"));
+    permits.resize_with(ids.len(), late);
+    permits
+}
+
+fn permit_of_topic<R: Right>(
+    guard: &Guard,
+    found: Result<Option<FoundTopic>, Unavailable>,
+) -> FoundPermit<R> {
+    let found = found.map_err(|unavailable| {
+        of_unavailable(unavailable.with_reason(|reason| guard.tells(reason)), Problem::unavailable)
+    })?;
+    Ok(found.and_then(|topic| guard.permit_found(&topic)))
 }
 
 pub type IdInPath = Result<Path<String>, PathRejection>;

@@ -4,7 +4,7 @@
 //! an operation. In debug builds, and so in the tests, an assertion fails for an answer that the
 //! operation does not list.
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 
 use crate::api::access::required::Access;
 use crate::api::problems::problem_type::ProblemType;
@@ -207,6 +207,12 @@ impl Operation {
     /// True for probes: a platform asks them by the address of a container.
     pub fn answers_any_host(&self) -> bool {
         self.tag == Tag::Node && self.access == Access::Open
+    }
+
+    /// True when a request with this method may change something. A GET never does, whatever right
+    /// it needs.
+    pub fn changes(&self, method: &Method) -> bool {
+        !method.is_safe() && self.access.changes()
     }
 
     /// True when the operation lists this answer.

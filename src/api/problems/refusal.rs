@@ -55,7 +55,7 @@ pub fn of_refusal(refusal: Refusal, origin: FieldOrigin) -> Problem {
             "the topic has about {task_count} pending tasks, and may have {pending_max} \
                  (`pending_max` of its policy)"
         )),
-        Refusal::OldNodes { node_count } => old_nodes(node_count, "tasks with a `ttr`"),
+        Refusal::NodesWithoutTracking { node_count } => old_nodes(node_count, "tasks with a `ttr`"),
         Refusal::NodesWithoutExpiry { node_count } => {
             old_nodes(node_count, "tasks that expire or are spread")
         }
@@ -65,7 +65,7 @@ pub fn of_refusal(refusal: Refusal, origin: FieldOrigin) -> Problem {
         ),
         Refusal::Busy { limit } => Problem::busy(limit),
         Refusal::Draining => Problem::draining(),
-        Refusal::ServerAway { reason } => {
+        Refusal::TopicDenied { reason } | Refusal::ServerAway { reason } => {
             Problem::new(ProblemType::Unavailable, format!("nothing is stored: {reason}"))
         }
         Refusal::Unknown { reason } => Problem::submit_unknown(&reason),

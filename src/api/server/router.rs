@@ -187,8 +187,9 @@ impl Api {
         // The span has the level of the log lines within, so that it costs nothing when these are
         // off.
         let span = tracing::debug_span!("request", request_id = %id);
+        let asked = operation.map(|operation| (operation, request.method()));
         let mut audited =
-            AuditedRequest::new(self.audit.as_ref(), id.as_str(), place.address(), operation);
+            AuditedRequest::new(self.audit.as_ref(), id.as_str(), place.address(), asked);
         let tell = |response: &mut Response| {
             let problem = response.extensions_mut().remove::<Arc<Problem>>();
             let kind = problem.as_ref().map(|problem| problem.kind());
@@ -295,8 +296,9 @@ impl Api {
         let access = operation.map_or(Access::Known, |operation| operation.access);
         let reading = Reading::of(operation, request.method());
         let id = RequestId::of(request.headers());
+        let asked = operation.map(|operation| (operation, request.method()));
         let mut audited =
-            AuditedRequest::new(self.audit.as_ref(), id.as_str(), place.address(), operation);
+            AuditedRequest::new(self.audit.as_ref(), id.as_str(), place.address(), asked);
         audited.is_known = self.is_known(caller);
         let policy = self.shared.policy.current();
         let guard = Guard::of(&policy, caller.clone(), access, &audited.trail);

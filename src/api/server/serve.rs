@@ -51,7 +51,7 @@ pub async fn serve(
         Arc::new(Semaphore::new(api.settings().connections_max.min(Semaphore::MAX_PERMITS)));
     let (callers, turned_away) = (Callers::default(), TurnedAway::new(&api, &tasks));
     let is_secure = acceptor.is_some();
-    let mut said = Throttle::new(LOG_ACCEPT_EVERY);
+    let mut accept_log = Throttle::new(LOG_ACCEPT_EVERY);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -60,7 +60,7 @@ pub async fn serve(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                pause_after(&error, &mut said).await;
+                pause_after(&error, &mut accept_log).await;
                 continue;
             }
         };
@@ -91,7 +91,7 @@ pub async fn serve(
     }
 }
 
-async fn pause_after(error: &io::Error, said: &mut Throttle) {
+async fn pause_after(error: &io::Error, accept_log: &mut Throttle) {
     let is_of_one_connection = matches!(
         error.kind(),
         io::ErrorKind::ConnectionAborted
@@ -99,7 +99,7 @@ async fn pause_after(error: &io::Error, said: &mut Throttle) {
             | io::ErrorKind::Interrupted
     );
     if !is_of_one_connection {
-        if said.lets_through(clock::monotonic()) {
+        if accept_log.lets_through(clock::monotonic()) {
             tracing::warn!(
                 %error,
                 "cannot accept a connection; the limit on open files may be too low (logged once a \

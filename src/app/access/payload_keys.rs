@@ -63,10 +63,10 @@ async fn carry_out(command: &ResealCommand) -> Result<(String, bool), String> {
     resealer.check().await.map_err(failed)?;
     let mut is_whole = true;
     for table in SealedTable::ALL {
-        let mut said = Throttle::new(LOG_EVERY);
-        said.lets_through(clock::monotonic());
+        let mut progress_log = Throttle::new(LOG_EVERY);
+        progress_log.lets_through(clock::monotonic());
         let progress = |done: &Resealed| {
-            if said.lets_through(clock::monotonic()) {
+            if progress_log.lets_through(clock::monotonic()) {
                 print_line(&format!("{}: {done}", table.name()));
             }
         };

@@ -16,13 +16,13 @@ const PARTITIONS_RETRY: Duration = Duration::from_millis(500);
 
 impl Site<'_> {
     /// Ensures that leaves exist before a task is inserted or claimed, and continues to maintain
-    /// them.
+    /// them. Returns false when the node is told to stop first.
     pub(super) async fn keep_partitions(
         &self,
         leaves: &Arc<Leaves>,
         clock: &Arc<ClusterClock>,
         service: &Service,
-    ) {
+    ) -> bool {
         let retention = &self.settings.retention;
         let rules = Rules {
             payload_retention: retention.payloads,
@@ -32,8 +32,13 @@ impl Site<'_> {
         let metrics = self.parts.maintenance_metrics.clone();
         let mut maintenance =
             Maintenance::new(&self.parts.postgres, rules, Arc::clone(leaves), metrics);
+        let draining = &self.tasks.draining;
         loop {
-            let reason = match maintenance.make_all().await {
+            // A round may be cut off anywhere.
+            let Some(made) = draining.run_until_cancelled(maintenance.make_all()).await else {
+                return false;
+            };
+            let reason = match made {
                 Ok(true) => break,
                 Ok(false) => {
                     tracing::info!("another node creates the partitions; waiting for them");
@@ -48,10 +53,11 @@ impl Site<'_> {
             service.waits_for(self.parts.missing(reason));
             tokio::select! {
                 () = clock::sleep(PARTITIONS_RETRY) => {}
-                () = self.tasks.draining.cancelled() => return,
+                () = draining.cancelled() => return false,
             }
         }
         maintenance::start(self.tasks, &self.parts.postgres, maintenance, clock);
+        true
     }
 
     pub(super) fn free_names(&self, names: &Arc<Names>, clock: &Arc<ClusterClock>) {

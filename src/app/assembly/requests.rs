@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::{Core, Site};
+use crate::domain::PrincipalName;
 use crate::node::requests::answers::{AnswerLane, Answers};
 use crate::node::requests::canceller::Canceller;
 use crate::node::requests::connections::{Connections, Pools};
@@ -15,6 +16,7 @@ use crate::node::requests::service::reporter::Reporter;
 use crate::node::requests::service::stored_tasks::StoredTasks;
 use crate::node::requests::service::submitter::Submitter;
 use crate::node::shared::NodeShared;
+use crate::postgres::connection::turns::Turns;
 use crate::postgres::lists::backlog::BacklogCounter;
 use crate::postgres::tasks::answers::AnswerStore;
 use crate::postgres::tasks::cancel::Cancels;
@@ -24,7 +26,8 @@ use crate::postgres::tasks::replace::Replaces;
 use crate::postgres::tasks::submit::Submits;
 use crate::postgres::tasks::submit_named::NamedSubmits;
 
-/// Maximum number of connections for look-ups.
+/// Maximum number of connections for look-ups, and of look-ups of one principal at a time. So the
+/// queue for the connections holds few look-ups of one principal.
 const LOOK_UPS_MAX: usize = 4;
 /// Maximum number of connections for replacements, and for the entries of names.
 const REPLACES_MAX: usize = 4;
@@ -35,6 +38,7 @@ pub(super) struct RequestStores {
     pub names: Arc<Names>,
     pub replaces: Arc<Replaces>,
     pub look_up: Arc<LookUp>,
+    look_up_turns: Arc<Turns<PrincipalName>>,
     connections: Connections,
 }
 
@@ -45,6 +49,7 @@ impl Site<'_> {
             names: Arc::new(Names::new(postgres, retention, NAMES_MAX)),
             replaces: Arc::new(Replaces::new(postgres, retention, REPLACES_MAX)),
             look_up: Arc::new(LookUp::new(postgres, &self.cluster, LOOK_UPS_MAX)),
+            look_up_turns: Arc::new(Turns::new(LOOK_UPS_MAX)),
             connections: Connections::default(),
         }
     }
@@ -55,7 +60,7 @@ impl Site<'_> {
         stores: &RequestStores,
     ) -> GroupCommit {
         let (parts, limits) = (self.parts, &self.settings.limits);
-        let limits = group_commit::queue::Bounds {
+        let limits = group_commit::queue::QueueLimits {
             tasks_max: limits.submit_queue_tasks,
             bytes_max: limits.submit_queue_bytes,
         };
@@ -125,6 +130,7 @@ impl Site<'_> {
             replacer: Replacer::new(shared, Arc::clone(&stores.replaces), REPLACES_MAX),
             names: Arc::clone(&stores.names),
             look_up: Arc::clone(&stores.look_up),
+            turns: Arc::clone(&stores.look_up_turns),
         }
     }
 
@@ -142,7 +148,8 @@ impl Site<'_> {
             self.tasks.stopping.clone(),
         );
         self.tasks.spawn("answers", lane.run());
-        Answers::new(shared, &stores.names, (&stores.look_up, LOOK_UPS_MAX), queue)
+        let look_up = (&stores.look_up, &stores.look_up_turns);
+        Answers::new(shared, &stores.names, look_up, queue)
     }
 
     pub(super) fn reporter(

@@ -21,8 +21,8 @@ pub struct ScheduleArgs {
 pub enum ScheduleCommand {
     /// Creates a schedule, or replaces the one of its name.
     ///
-    /// Repeating it changes nothing. Otherwise the runs that are not claimed are withdrawn, and
-    /// made anew.
+    /// Repeating it changes nothing. Otherwise the runs that are not due yet are made anew, and the
+    /// others stay. A pause or another timing withdraws all runs that are not claimed.
     Set(ScheduleSet),
     /// Lists the schedules of a topic.
     List(ScheduleList),

@@ -45,13 +45,23 @@
   }, PERIOD);
 })();
 /* A second click on a button must not do its action twice. The first answer leads away from here;
-   a browser that goes back may show the page as it was. */
+   a browser that goes back may show the page as it was. Some seconds later a click works again,
+   because the request may have failed, or the reader has stopped it. An action that would be done
+   twice waits for longer than a node takes to answer. */
 (() => {
+  const PAUSE = 5000, LONG_PAUSE = 60000;
+  const TWICE = ["trigger", "redrive-many", "drop-many"];
   let sent = new WeakSet();
   document.addEventListener("submit", (event) => {
-    if (event.target.method !== "post") return;
-    if (sent.has(event.target)) event.preventDefault();
-    sent.add(event.target);
+    const form = event.target;
+    if (form.method !== "post") return;
+    if (sent.has(form)) {
+      event.preventDefault();
+      return;
+    }
+    sent.add(form);
+    const isTwice = TWICE.includes(form.elements.namedItem("action")?.value);
+    setTimeout(() => { sent.delete(form); }, isTwice ? LONG_PAUSE : PAUSE);
   });
   window.addEventListener("pageshow", () => { sent = new WeakSet(); });
 })();

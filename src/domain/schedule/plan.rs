@@ -8,6 +8,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
+
 use super::name::ScheduleName;
 use super::timing::{SpecificationError, Timing};
 use crate::domain::{Headers, Timestamp};
@@ -32,6 +34,8 @@ pub const RUNS_MAX: usize = 100;
 /// The most instants that one plan looks at, so that a year of missed seconds blocks no other
 /// schedule. The next plan continues.
 const STEPS_MAX: usize = 10_000;
+/// The most plans of an answer about the runs to come.
+const PLANS_MAX: usize = 10;
 
 /// Which runs are made for instants that were missed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +78,15 @@ impl RunOverlap {
     }
 }
 
+/// Instants that are not missed, although they may have passed: a change has withdrawn their runs,
+/// or has made them due earlier. Each of them gets a run. The range is empty by default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NotMissed {
+    pub from: Timestamp,
+    /// The end, which does not belong to the range.
+    pub to: Timestamp,
+}
+
 /// How far a schedule has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress<'a> {
@@ -88,6 +101,7 @@ pub struct Progress<'a> {
     /// goes back to the earliest run that it has withdrawn, and later runs may have stayed: moved,
     /// cancelled or claimed ones.
     pub taken: &'a [Timestamp],
+    pub not_missed: NotMissed,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -101,6 +115,33 @@ pub struct Plan {
     pub skipped: u64,
     /// Instants that get no run because a run before is not finished. `skipped` counts them, too.
     pub overlapping: u64,
+}
+
+impl NotMissed {
+    /// Returns the smallest range with the instants of both.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        match (self.is_empty(), other.is_empty()) {
+            (_, true) => self,
+            (true, false) => other,
+            (false, false) => Self { from: self.from.min(other.from), to: self.to.max(other.to) },
+        }
+    }
+
+    fn is_empty(self) -> bool {
+        self.from >= self.to
+    }
+
+    /// Returns true when a schedule whose next run is at `next_run_at` has not passed the range.
+    pub fn is_ahead_of(self, next_run_at: Timestamp) -> bool {
+        !self.is_empty() && next_run_at < self.to
+    }
+
+    /// Returns the time before which instants are missed at `now`.
+    fn missed_before(self, next_run_at: Timestamp, now: Timestamp) -> Timestamp {
+        let before = now.minus(MISSED_AFTER);
+        if self.is_ahead_of(next_run_at) { before.min(self.from) } else { before }
+    }
 }
 
 impl MissedRuns {
@@ -207,9 +248,14 @@ pub struct Rules<'a> {
 
 /// Plans the runs of a schedule at `now`, as this module says.
 pub(super) fn plan<'a>(rules: Rules<'a>, progress: Progress<'a>, now: Timestamp) -> Plan {
+    let Progress { next_run_at, not_missed, .. } = progress;
+    // A plan that comes late after a change goes no further than the instants of the change.
+    let is_late = not_missed.is_ahead_of(next_run_at) && not_missed.to < now.minus(MISSED_AFTER);
     let mut planning = Planning {
         rules,
         now,
+        missed_before: not_missed.missed_before(next_run_at, now),
+        ends_before: is_late.then_some(not_missed.to),
         taken: progress.taken,
         next: None,
         is_busy: rules.overlap == RunOverlap::Skip && progress.is_busy,
@@ -222,7 +268,7 @@ pub(super) fn plan<'a>(rules: Rules<'a>, progress: Progress<'a>, now: Timestamp)
             overlapping: 0,
         },
     };
-    planning.next = planning.first_free(Some(progress.next_run_at));
+    planning.next = planning.first_free(Some(next_run_at));
     if planning.pass_missed() {
         planning.make_ahead();
     } else {
@@ -232,9 +278,67 @@ pub(super) fn plan<'a>(rules: Rules<'a>, progress: Progress<'a>, now: Timestamp)
     planning.plan
 }
 
+/// Returns the next instants that get a run, as many as one plan makes: those that have passed as
+/// plans at `now` decide about them, and all that are to come.
+pub(super) fn coming<'a>(
+    rules: Rules<'a>,
+    mut progress: Progress<'a>,
+    now: Timestamp,
+) -> Vec<Timestamp> {
+    let count = rules.count_max;
+    let mut coming = Vec::new();
+    let Some(start) = late_start(rules, progress, now) else { return coming };
+    progress.next_run_at = start;
+    for _plan in 0..PLANS_MAX {
+        let Plan { runs, next_run_at, look_at, runs_made, skipped, .. } =
+            plan(rules, progress, now);
+        coming.extend(runs.iter().map(|run| run.at));
+        let Some(next_run_at) = next_run_at.filter(|_at| coming.len() < count) else { break };
+        progress = Progress { next_run_at, runs_made, skipped, ..progress };
+        if look_at != Some(now) {
+            let left = rules.runs_max.map_or(u64::MAX, |max| max.saturating_sub(runs_made));
+            let wanted = count.saturating_sub(coming.len()).min(left.saturating_as::<usize>());
+            let is_free = |at: &Timestamp| progress.taken.binary_search(at).is_err();
+            let later = std::iter::successors(Some(next_run_at), |at| rules.timing.next_after(*at));
+            coming.extend(later.filter(is_free).take(wanted));
+            break;
+        }
+    }
+    coming.truncate(count);
+    coming
+}
+
+/// Returns the instant from which on plans at `now` make the same runs as from `next_run_at`. It is
+/// later when many instants were missed. `None`: the timing has ended, and makes no run.
+fn late_start(rules: Rules<'_>, progress: Progress<'_>, now: Timestamp) -> Option<Timestamp> {
+    let Progress { next_run_at, taken, not_missed, .. } = progress;
+    let missed_before = not_missed.missed_before(next_run_at, now);
+    // The policy makes runs for so many of the last missed instants, without those that have one.
+    let wanted = usize::from(rules.missed.count_max).saturating_add(taken.len());
+    let mut span = MISSED_AFTER;
+    loop {
+        let start = missed_before.minus(span);
+        if start <= next_run_at {
+            return Some(next_run_at);
+        }
+        let first = rules.timing.next_after(start);
+        let missed = std::iter::successors(first, |at| rules.timing.next_after(*at))
+            .take_while(|at| *at < missed_before)
+            .take(wanted);
+        if missed.count() == wanted {
+            return first;
+        }
+        span = span.saturating_mul(2);
+    }
+}
+
 struct Planning<'a> {
     rules: Rules<'a>,
     now: Timestamp,
+    /// Instants before this time are missed.
+    missed_before: Timestamp,
+    /// The plan decides no instant from this time on.
+    ends_before: Option<Timestamp>,
     taken: &'a [Timestamp],
     /// The first instant that the plan has not decided.
     next: Option<Timestamp>,
@@ -258,7 +362,7 @@ impl Planning<'_> {
 
     /// Decides the missed instants. Returns false when some of them are left for another plan.
     fn pass_missed(&mut self) -> bool {
-        let missed_before = self.now.minus(MISSED_AFTER);
+        let missed_before = self.missed_before;
         let policy = self.rules.missed;
         // A schedule that skips has one run at a time.
         let count_max = if self.skips() { policy.count_max.min(1) } else { policy.count_max };
@@ -298,7 +402,11 @@ impl Planning<'_> {
     /// the run that is about to be due.
     fn make_ahead(&mut self) {
         let ahead = if self.skips() { SKIPPING_AHEAD } else { AHEAD };
-        while let Some(at) = self.next {
+        for _step in 0..STEPS_MAX {
+            let Some(at) = self.next else { return };
+            if self.ends_before.is_some_and(|end| at >= end) {
+                break;
+            }
             let last = self.plan.runs.last().map(|run| run.at);
             let is_one_ahead = last.is_some_and(|last| last > self.now);
             if at > self.now.plus(ahead) && self.skips() {
@@ -312,13 +420,14 @@ impl Planning<'_> {
             }
             // After the checks above: the next plan would not know that one run lies ahead.
             if self.plan.runs.len() >= self.rules.count_max {
-                self.plan.look_at = Some(self.now);
-                return;
+                break;
             }
             self.push(at);
             self.next = self.next_after(at);
             self.end_if_complete();
         }
+        // The next plan continues, unless the schedule has ended.
+        self.plan.look_at = self.next.map(|_next| self.now);
     }
 
     fn push(&mut self, at: Timestamp) {

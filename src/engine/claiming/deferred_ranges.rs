@@ -54,7 +54,7 @@ pub(super) enum Kind {
     /// Deferred because it was too large for one claim, or was inserted late.
     Deferred,
     /// Skipped before, for topics that had reached their limits.
-    Passed,
+    Skipped,
 }
 
 impl DeferredRange {
@@ -174,8 +174,8 @@ impl DeferredRanges {
         }
     }
 
-    /// Joins the range with an adjacent one of the same kind waiting for the same topics and leaves
-    /// out the same topics. Otherwise appends it.
+    /// Joins the range with an adjacent one of the same kind that waits for the same topics and
+    /// leaves out the same topics. Otherwise appends it.
     pub(super) fn join(&mut self, deferred: DeferredRange) {
         let is_alike = |known: &DeferredRange| {
             (known.scope, known.kind) == (deferred.scope, deferred.kind)

@@ -2,8 +2,8 @@
 //!
 //! Ids have gaps. A loop has only a few of the 4,096 shards that an id can name, and the random
 //! bits behind the variant fill only a quarter of the numbers of a shard. If the width of a claim
-//! was a plain difference of ids, claims would find nothing and far too much in turns: a hotspot of
-//! 100,000 tasks over 64 shards took 57 claims with rows, 36 claims that were too large and 119
+//! were a plain difference of ids, claims would find nothing and far too much in turns: a hotspot
+//! of 100,000 tasks over 64 shards took 57 claims with rows, 36 claims that were too large and 119
 //! empty claims. The ruler leaves out the gaps. A millisecond keeps its width, and this width is
 //! divided evenly among the shards of the loop.
 

@@ -454,7 +454,7 @@ fn a_late_insert_is_found_by_the_slack_or_by_the_sweep() {
 }
 
 #[test]
-fn a_row_that_cannot_be_claimed_is_narrowed_down_and_passed_by() {
+fn a_row_that_cannot_be_claimed_is_narrowed_down_and_skipped() {
     let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     let poison = id(1_100, 5);
     let mut table: BTreeSet<Uuid> = (0..1_000).map(|n| id(1_000 + n, 7)).collect();
@@ -476,7 +476,7 @@ fn a_row_that_cannot_be_claimed_is_narrowed_down_and_passed_by() {
     assert!(
         failed_count <= 40,
         "{failed_count} claims failed: a range shrinks by 16 at a time, and does not grow before \
-         it is passed"
+         it is skipped"
     );
 }
 

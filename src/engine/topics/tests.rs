@@ -29,7 +29,7 @@ fn probed_topics() -> TopicBreakers {
     topics.released(&topic(), 1, 10);
     assert_eq!(topics.turn(second(10), true, |_| false), [Action::Probe(topic())]);
     assert_eq!(topics.probed(&topic(), Sight::There, second(10)), Some(Action::Closed(topic())));
-    assert!(topics.is_open(&topic()));
+    assert!(topics.takes_tasks(&topic()));
     topics
 }
 
@@ -38,7 +38,7 @@ fn a_silent_topic_becomes_unavailable_and_an_acknowledgement_ends_that() {
     let mut topics = silent_topics();
     assert_eq!(topics.left_out(), [topic()]);
     assert_eq!(topics.acknowledged(&topic(), second(6)), Some(Action::Closed(topic())));
-    assert!(topics.is_open(&topic()));
+    assert!(topics.takes_tasks(&topic()));
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn a_topic_that_refuses_what_it_is_probed_with_becomes_unavailable_again_at_once
     topics.add_in_flight(&topic(), 1, 10, second(10));
     topics.refused(&topic(), second(10));
     topics.released(&topic(), 1, 10);
-    assert!(!topics.is_open(&topic()), "nothing more is let through");
+    assert!(!topics.takes_tasks(&topic()), "nothing more is let through");
     assert_eq!(topics.turn(second(14), true, |_| false), []);
     assert_eq!(topics.turn(second(15), true, |_| false), [Action::Probe(topic())]);
     // One partition refuses records, another one accepts them.
@@ -55,7 +55,7 @@ fn a_topic_that_refuses_what_it_is_probed_with_becomes_unavailable_again_at_once
     topics.add_in_flight(&topic(), 2, 20, second(15));
     topics.refused(&topic(), second(15));
     assert_eq!(topics.acknowledged(&topic(), second(15)), Some(Action::Closed(topic())));
-    assert!(topics.is_open(&topic()));
+    assert!(topics.takes_tasks(&topic()));
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn why_a_topic_takes_nothing_is_known_until_it_takes_something() {
 fn a_probe_lets_one_claim_through() {
     let mut topics = probed_topics();
     topics.add_in_flight(&topic(), 5, 50, second(11));
-    assert!(!topics.is_open(&topic()), "one claim is enough for a probe");
+    assert!(!topics.takes_tasks(&topic()), "one claim is enough for a probe");
     assert_eq!(topics.turn(second(16), true, |_| false), []);
     assert_eq!(topics.turn(second(17), true, |_| true), []);
     assert_eq!(topics.left_out(), [topic()], "unavailable again");
@@ -108,7 +108,7 @@ fn a_probe_of_tasks_that_are_not_due_yet_is_not_taken_for_silence() {
     topics.add_in_flight(&topic(), 5, 50, second(11));
     assert_eq!(topics.turn(second(18), true, |_| false), [], "they are due at 19");
     assert_eq!(topics.acknowledged(&topic(), second(19)), Some(Action::Closed(topic())));
-    assert!(topics.is_open(&topic()));
+    assert!(topics.takes_tasks(&topic()));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_topic_that_metadata_denies_for_five_minutes_is_gone_and_may_come_back() {
     }
     assert_eq!(topics.probed(&topic(), Sight::Denied, second(310)), Some(Action::Gone(topic())));
     assert!(
-        topics.is_gone(&topic()) && topics.is_open(&topic()),
+        topics.is_gone(&topic()) && topics.takes_tasks(&topic()),
         "its tasks are claimed, to become dead letters"
     );
     assert_eq!(topics.probed(&topic(), Sight::There, second(400)), Some(Action::Closed(topic())));
@@ -181,7 +181,7 @@ fn a_probe_without_a_task_goes_on() {
     assert_eq!(topics.turn(second(10), true, |_| false), [Action::Probe(topic())]);
     assert_eq!(topics.probed(&topic(), Sight::There, second(10)), Some(Action::Closed(topic())));
     assert_eq!(topics.turn(second(100), true, |_| false), []);
-    assert!(topics.is_open(&topic()));
+    assert!(topics.takes_tasks(&topic()));
 }
 
 #[test]
@@ -197,14 +197,14 @@ fn no_topic_is_to_blame_while_all_of_kafka_is_away() {
 fn a_topic_at_its_limit_is_left_out_until_there_is_room() {
     let mut topics = TopicBreakers::new(SETTINGS);
     topics.add_in_flight(&topic(), 100, 10, second(0));
-    assert!(!topics.is_open(&topic()) && topics.full().contains(&topic()));
+    assert!(!topics.takes_tasks(&topic()) && topics.full().contains(&topic()));
     assert_eq!(topics.in_flight_of_full(), (100, 10));
     topics.released(&topic(), 24, 0);
     assert!(!topics.full().is_empty(), "a claim's worth is no room");
     topics.released(&topic(), 1, 0);
-    assert!(topics.is_open(&topic()) && topics.full().is_empty());
+    assert!(topics.takes_tasks(&topic()) && topics.full().is_empty());
     topics.add_in_flight(&topic(), 0, 990, second(0));
-    assert!(!topics.is_open(&topic()), "bytes count as well");
+    assert!(!topics.takes_tasks(&topic()), "bytes count as well");
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_topic_that_is_gone_and_full_is_full_so_that_the_rest_of_it_is_given_up_soon
     }
     assert!(topics.is_gone(&topic()));
     topics.add_in_flight(&topic(), 100, 10, second(311));
-    assert!(!topics.is_open(&topic()) && topics.full().contains(&topic()));
+    assert!(!topics.takes_tasks(&topic()) && topics.full().contains(&topic()));
 }
 
 #[test]
@@ -290,19 +290,19 @@ fn while_kafka_throttles_a_topic_has_in_flight_what_went_out_of_it_lately() {
     let settings = TopicSettings { tasks_max: 1_000_000, bytes_max: 100 << 20, ..SETTINGS };
     let mut topics = TopicBreakers::new(settings);
     topics.add_in_flight(&topic(), 10, 1 << 20, second(0));
-    assert!(topics.is_open(&topic()));
+    assert!(topics.takes_tasks(&topic()));
     topics.set_pace(KafkaPace::Throttled);
     assert!(
-        !topics.is_open(&topic()) && topics.full().contains(&topic()),
+        !topics.takes_tasks(&topic()) && topics.full().contains(&topic()),
         "nothing went out of it"
     );
     topics.released(&topic(), 8, 960 << 10);
     topics.add_in_flight(&topic(), 8, 500 << 10, second(1));
-    assert!(topics.is_open(&topic()), "564 KiB are in flight, and 960 went out");
+    assert!(topics.takes_tasks(&topic()), "564 KiB are in flight, and 960 went out");
     topics.add_in_flight(&topic(), 8, 500 << 10, second(2));
-    assert!(!topics.is_open(&topic()));
+    assert!(!topics.takes_tasks(&topic()));
     topics.set_pace(KafkaPace::Steady);
-    assert!(topics.is_open(&topic()));
+    assert!(topics.takes_tasks(&topic()));
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn a_topic_that_may_not_be_written_to_is_given_up_on_as_late_as_one_that_is_miss
             "metadata does not tell"
         );
         assert_eq!(topics.forbidden(&topic(), second(n + 1)), None);
-        assert!(!topics.is_gone(&topic()) && !topics.is_open(&topic()), "unavailable at {n}");
+        assert!(!topics.is_gone(&topic()) && !topics.takes_tasks(&topic()), "unavailable at {n}");
     }
     topics.failed(&topic(), "not authorized");
     assert_eq!(topics.forbidden(&topic(), second(300)), Some(Action::Gone(topic())));

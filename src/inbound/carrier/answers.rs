@@ -172,6 +172,7 @@ impl Carrier {
             let principal = self.shared.callers.of(answer.target.principal()).await?;
             calls.push(id.map(|first| AnswerCall {
                 principal,
+                topic: answer.target.topic().cloned(),
                 ..steps::call_of(first, answer.call.clone(), arrived_at)
             }));
         }

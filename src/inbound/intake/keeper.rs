@@ -93,7 +93,7 @@ pub struct IntakeKeeper {
     is_unassigned: bool,
     missing_counts: u32,
     waits_since: Option<Monotonic>,
-    said: Throttle,
+    failure_log: Throttle,
 }
 
 fn stop_of(error: &IntakeError) -> Stop {
@@ -139,7 +139,7 @@ impl IntakeKeeper {
             is_unassigned: true,
             missing_counts: 0,
             waits_since: None,
-            said: Throttle::new(LOG_EVERY),
+            failure_log: Throttle::new(LOG_EVERY),
         }
     }
 
@@ -479,7 +479,7 @@ impl IntakeKeeper {
 
     fn log(&mut self, partition: Option<i32>, stop: &Stop) {
         let (intake, reason) = (&self.topic, stop.reason());
-        if self.said.lets_through(clock::monotonic()) {
+        if self.failure_log.lets_through(clock::monotonic()) {
             tracing::warn!(%intake, partition, reason, "an intake topic waits; trying again");
         } else {
             tracing::debug!(%intake, partition, reason, "an intake topic waits; trying again");

@@ -13,6 +13,13 @@ use crate::postgres::inbound::{OffsetPrecondition, Position, StorePrecondition};
 /// The first pause after a failure. It doubles with each further one.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// For how long a partition waits for topics that Kafka does not let this node see: as long as the
+/// tasks of a forbidden topic wait by default (`--topic-denial-max`).
+const DENIED_WAIT: Duration = Duration::from_secs(5 * 60);
+/// How often a partition may wait so, so that wrong records never stop it for long.
+const DENIED_EVERY: Duration = Duration::from_secs(60 * 60);
+/// The most time between two tries at a record that count as waiting for it.
+const DENIED_STEP_MAX: Duration = PAUSE_MAX.saturating_mul(2);
 
 #[derive(Debug)]
 pub(super) struct Partition {
@@ -35,8 +42,18 @@ pub(super) struct Partition {
     checked_max: usize,
     /// When the partition began to wait, if it waits.
     waits_since: Option<Monotonic>,
+    /// The waiting for topics that Kafka does not let this node see.
+    denied: Option<DeniedWait>,
     retry_at: Monotonic,
     pause: Duration,
+}
+
+/// How long a partition has waited for denied topics within the hour from `began_at` on.
+#[derive(Clone, Copy, Debug)]
+struct DeniedWait {
+    began_at: Monotonic,
+    last_at: Monotonic,
+    span: Duration,
 }
 
 impl Partition {
@@ -57,6 +74,7 @@ impl Partition {
             charged_to: 0,
             checked_max: usize::MAX,
             waits_since: None,
+            denied: None,
             retry_at: Monotonic::default(),
             pause: PAUSE_MIN,
         }
@@ -162,6 +180,21 @@ impl Partition {
         self.checked_max = self.checked_max.saturating_mul(2);
     }
 
+    /// Notes that Kafka does not let this node see the topic of a record. Returns true when the
+    /// partition has waited for such topics for long enough, and the record is rejected.
+    pub(super) fn has_waited_for_denied(&mut self, now: Monotonic) -> bool {
+        let recent = self.denied.filter(|denied| now.since(denied.began_at) < DENIED_EVERY);
+        let denied = match recent {
+            None => DeniedWait { began_at: now, last_at: now, span: Duration::ZERO },
+            Some(before) => {
+                let step = now.since(before.last_at).min(DENIED_STEP_MAX);
+                DeniedWait { last_at: now, span: before.span.saturating_add(step), ..before }
+            }
+        };
+        self.denied = Some(denied);
+        denied.span >= DENIED_WAIT
+    }
+
     /// Takes back the precondition, which has moved. The rejections that it has passed are stored.
     pub(super) fn take_back(&mut self, precondition: StorePrecondition) {
         let before = self.precondition.position.next;
@@ -217,6 +250,22 @@ mod tests {
             (partition.to_check().count(), wanted)
         });
         assert!(counts.iter().all(|(count, wanted)| count == wanted), "{counts:?}");
+    }
+
+    #[test]
+    fn a_partition_waits_for_denied_topics_for_five_minutes_of_an_hour() {
+        let position = Position { generation: 1, next: 10, newest_at: None };
+        let partition = || Partition::new(&TopicName::new("in").unwrap(), 0, position);
+        let at = |seconds: u64| Monotonic::from_start(Duration::from_secs(seconds));
+        // The same record is tried every five seconds.
+        let mut stopped = partition();
+        let first = (0..).map(|n| n * 5).find(|now| stopped.has_waited_for_denied(at(*now)));
+        assert_eq!(first, Some(300));
+        assert!(stopped.has_waited_for_denied(at(2_000)), "another record within the hour");
+        assert!(!stopped.has_waited_for_denied(at(3_600)), "the next hour");
+        // Rights that come a little late, now and then, cost no record.
+        let mut rare = partition();
+        assert!([0, 1_200, 2_400].iter().all(|now| !rare.has_waited_for_denied(at(*now))));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::runs::{Checked, Run, cut, key_of};
 use crate::access::{Action, Caller};
 use crate::api::access::turns::AuditedTurn;
 use crate::api::inbound::{InboundRequest, Reader, Refused, record};
+use crate::clock;
 use crate::domain::task::intake_record::{IntakeRecord, Rejection};
 use crate::domain::task::outbox_row::RejectedRow;
 use crate::domain::{Record, Timestamp, TopicName};
@@ -21,6 +22,8 @@ use crate::postgres::inbound::{OffsetPrecondition, StorePrecondition};
 
 type Denied = (Action, TopicName);
 
+/// The status with which REST refuses a task whose topic Kafka does not let this node see.
+const DENIED_STATUS: u16 = 503;
 /// How far the clocks of producers may be ahead of that of the cluster.
 const AHEAD_MAX: Duration = Duration::from_secs(3_600);
 
@@ -129,7 +132,14 @@ impl Turns {
                     checks.records.push(Checked::Rejected(offset));
                     checks.rejected.push(RejectedRow { seq: offset, status, reason });
                 }
-                Err(Refused::ForNow { reason }) => {
+                Err(Refused::TopicDenied { reason })
+                    if partition.has_waited_for_denied(clock::monotonic()) =>
+                {
+                    let status = DENIED_STATUS;
+                    checks.records.push(Checked::Rejected(offset));
+                    checks.rejected.push(RejectedRow { seq: offset, status, reason });
+                }
+                Err(Refused::TopicDenied { reason } | Refused::ForNow { reason }) => {
                     checks.stop = Some(Stop::later(reason));
                     break;
                 }

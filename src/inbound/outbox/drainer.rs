@@ -87,9 +87,9 @@ pub struct Drainer {
     counted: Option<(Monotonic, Duration)>,
     waiting: WaitingTopics,
     taken: TakenSince,
-    said: Throttle,
-    taken_said: Throttle,
-    offset_said: Throttle,
+    failure_log: Throttle,
+    taken_log: Throttle,
+    offset_log: Throttle,
 }
 
 /// The result of a turn.
@@ -130,9 +130,9 @@ impl Drainer {
             counted: None,
             waiting: WaitingTopics::default(),
             taken: TakenSince::default(),
-            said: Throttle::new(LOG_EVERY),
-            taken_said: Throttle::new(LOG_EVERY),
-            offset_said: Throttle::new(LOG_EVERY),
+            failure_log: Throttle::new(LOG_EVERY),
+            taken_log: Throttle::new(LOG_EVERY),
+            offset_log: Throttle::new(LOG_EVERY),
         }
     }
 
@@ -200,7 +200,7 @@ impl Drainer {
         let (at, oldest) = *self.counted.get_or_insert((now, Duration::ZERO));
         self.metrics.oldest.set((oldest + now.since(at)).as_secs_f64());
         let (outbox, reason) = (&self.carrier.name, stop.reason());
-        if self.said.lets_through(now) {
+        if self.failure_log.lets_through(now) {
             tracing::warn!(outbox, reason, "cannot drain an outbox; trying again");
         } else {
             tracing::debug!(outbox, reason, "cannot drain an outbox; trying again");
@@ -238,7 +238,7 @@ impl Drainer {
     /// Warns when another session has kept the outbox from this node for too long.
     async fn log_taken(&mut self, now: Monotonic) {
         let Some(span) = self.taken.taken(now) else { return };
-        if !self.taken_said.lets_through(now) {
+        if !self.taken_log.lets_through(now) {
             return;
         }
         let holder = match self.source.holder().await {
@@ -257,7 +257,7 @@ impl Drainer {
         let Some((topic, reason)) = rows.first() else { return };
         self.metrics.failures.inc();
         let outbox = &self.carrier.name;
-        if self.said.lets_through(clock::monotonic()) {
+        if self.failure_log.lets_through(clock::monotonic()) {
             tracing::warn!(outbox, topic, count, reason, "rows of an outbox wait; trying again");
         } else {
             tracing::debug!(outbox, topic, count, reason, "rows of an outbox wait; trying again");
@@ -332,7 +332,7 @@ impl Drainer {
         let offset = ClockOffset::measured(peek.now, [before, after]);
         let middle = offset.middle_micros();
         self.metrics.clock_offset.set(seconds_of(middle));
-        if middle.abs() > OFFSET_MAX_MICROS && self.offset_said.lets_through(clock::monotonic()) {
+        if middle.abs() > OFFSET_MAX_MICROS && self.offset_log.lets_through(clock::monotonic()) {
             tracing::warn!(
                 outbox = self.carrier.name,
                 seconds = seconds_of(middle),

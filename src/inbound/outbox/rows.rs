@@ -134,7 +134,9 @@ impl Carrier {
             }
             match self.change_of(request, (caller, reader.arrived_at)).await {
                 Ok(change) => checked.push((row.topic, Item { key, change })),
-                Err(Refused::ForNow { reason }) => waiting.add(&row.topic, key.seq, reason),
+                Err(Refused::TopicDenied { reason } | Refused::ForNow { reason }) => {
+                    waiting.add(&row.topic, key.seq, reason)
+                }
                 Err(refused) => {
                     carried.refuse(key, refused)?;
                     refused_names.extend(name);

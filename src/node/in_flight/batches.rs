@@ -84,11 +84,11 @@ impl InFlightBatches {
         self.lock().registry.forget(batch);
     }
 
-    /// Takes a batch in. Returns `None` when the node was fenced since it asked for the batch. The
+    /// Adds a batch. Returns `None` when the node was fenced since it asked for the batch. The
     /// check of the own batches finds the batch, if it is still the node's.
     ///
     /// `past` says whether another owner may have published some of it.
-    pub fn hold(&self, batch: Batch, past: Past, now: Monotonic) -> Option<Arc<InFlightBatch>> {
+    pub fn add(&self, batch: Batch, past: Past, now: Monotonic) -> Option<Arc<InFlightBatch>> {
         let id = batch.id;
         let Some(held) = self.enter(batch, past, now) else {
             tracing::warn!(
@@ -114,7 +114,7 @@ impl InFlightBatches {
         if state.registry.decline(batch.id) {
             return None;
         }
-        state.registry.hold(batch.id);
+        state.registry.arrived(batch.id);
         state.amount.tasks += batch.len();
         state.amount.bytes += batch.bytes();
         state.amount.batches += 1;

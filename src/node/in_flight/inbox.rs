@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_to_a_full_box_is_joined_to_the_last_letter() {
+    fn an_item_for_a_full_inbox_is_joined_to_the_last_one() {
         let inbox = Inbox::default();
         for number in [1, 2, 4, 8] {
             inbox.put_or_join(number, 2, |last, number| last + number);

@@ -91,8 +91,8 @@ pub struct KeyKeeper {
     taken: KeySet,
     checked_at: Option<Monotonic>,
     failure: Option<String>,
-    said: Throttle,
-    lacking_said: Throttle,
+    refusal_log: Throttle,
+    lacking_log: Throttle,
 }
 
 impl KeyKeeper {
@@ -110,8 +110,8 @@ impl KeyKeeper {
             taken: KeySet::default(),
             checked_at: None,
             failure: None,
-            said: Throttle::new(LOG_EVERY),
-            lacking_said: Throttle::new(LOG_EVERY),
+            refusal_log: Throttle::new(LOG_EVERY),
+            lacking_log: Throttle::new(LOG_EVERY),
         }
     }
 
@@ -151,7 +151,7 @@ impl KeyKeeper {
             self.taken = KeySet::default();
         }
         let lacking = self.keys.note_used(&used);
-        if !lacking.is_empty() && self.lacking_said.lets_through(clock::monotonic()) {
+        if !lacking.is_empty() && self.lacking_log.lets_through(clock::monotonic()) {
             tracing::error!(
                 keys = ?lacking,
                 "this node lacks payload keys that the cluster uses; its readers get no records \
@@ -194,7 +194,7 @@ impl KeyKeeper {
             Registered::OlderNodes(nodes) => {
                 self.keys.replace(set.clone().held());
                 self.metrics.held.set(1);
-                if is_new || self.said.lets_through(clock::monotonic()) {
+                if is_new || self.refusal_log.lets_through(clock::monotonic()) {
                     tracing::error!(
                         nodes = nodes.join(", "),
                         "new records are refused: nodes of an older version are running, which \
@@ -242,9 +242,9 @@ impl KeyKeeper {
         self.metrics.reload_failures.inc();
         let told = chain(&error);
         if self.failure.as_ref() != Some(&told) {
-            self.said.reset();
+            self.refusal_log.reset();
         }
-        if self.said.lets_through(clock::monotonic()) {
+        if self.refusal_log.lets_through(clock::monotonic()) {
             tracing::error!(
                 error = told,
                 file = self.file(),

@@ -147,7 +147,7 @@ pub struct RunKeeper {
     renewed_at: Option<Monotonic>,
     /// The schedules that could not be renewed since the last look from the beginning.
     not_renewed: Vec<i64>,
-    failure_said: Throttle,
+    failure_log: Throttle,
 }
 
 impl RunKeeper {
@@ -169,7 +169,7 @@ impl RunKeeper {
             swept_at: None,
             renewed_at: None,
             not_renewed: Vec::new(),
-            failure_said: Throttle::new(LOG_FAILURE_EVERY),
+            failure_log: Throttle::new(LOG_FAILURE_EVERY),
         };
         (keeper, NewSchedules(sender))
     }
@@ -404,7 +404,7 @@ impl RunKeeper {
 
     fn fail_plan(&mut self, due: &DueSchedule, reason: &str) {
         self.metrics.failures.inc();
-        if self.failure_said.lets_through(clock::monotonic()) {
+        if self.failure_log.lets_through(clock::monotonic()) {
             let (topic, name) = (&due.topic, &due.name);
             tracing::error!(%topic, schedule = %name, reason, "cannot read a schedule");
         }
@@ -441,7 +441,7 @@ impl RunKeeper {
 
     fn fail(&mut self, what: &'static str, error: &PostgresError) {
         self.metrics.failures.inc();
-        if self.failure_said.lets_through(clock::monotonic()) {
+        if self.failure_log.lets_through(clock::monotonic()) {
             tracing::warn!(error = chain(error), "{what}");
         }
     }

@@ -58,10 +58,10 @@ impl Board {
                 owners: owners.clone(),
                 is_cut_off: found.is_cut_off,
                 heartbeat_sent_at: found.last.map(|(_, sent_at)| *sent_at),
-                old_node_count: count_without(found, |row| row.knows_tracked_tasks),
-                nodes_without_pauses: count_without(found, |row| row.knows_paused_topics),
-                nodes_without_expiry: count_without(found, |row| row.knows_expiry),
-                nodes_without_overlap: count_without(found, |row| row.knows_overlap),
+                nodes_without_tracking_count: count_without(found, |row| row.knows_tracked_tasks),
+                nodes_without_pauses_count: count_without(found, |row| row.knows_paused_topics),
+                nodes_without_expiry_count: count_without(found, |row| row.knows_expiry),
+                nodes_without_overlap_count: count_without(found, |row| row.knows_overlap),
                 nodes,
                 missing: std::mem::take(&mut bulletin.missing),
             };
@@ -181,16 +181,16 @@ pub struct Bulletin {
     /// When the last successful heartbeat was sent.
     pub heartbeat_sent_at: Option<Monotonic>,
     /// Living nodes of an older version, which would settle tracked tasks as final.
-    pub old_node_count: usize,
+    pub nodes_without_tracking_count: usize,
     /// Living nodes of an older version, whose claims would take tasks of paused topics.
-    pub nodes_without_pauses: usize,
+    pub nodes_without_pauses_count: usize,
     /// Living nodes of an older version, which would publish expired tasks.
-    pub nodes_without_expiry: usize,
+    pub nodes_without_expiry_count: usize,
     /// Living nodes of an older version, which would make runs of a schedule that skips.
-    pub nodes_without_overlap: usize,
+    pub nodes_without_overlap_count: usize,
     /// All nodes with a heartbeat or a key in etcd, this node first.
     pub nodes: Vec<NodeView>,
-    /// The requirements out of `postgres`, `claims`, `batches`, `etcd` and `clock` that the node
-    /// does not meet. Without etcd it goes on all the same.
+    /// The requirements out of `postgres`, `heartbeat`, `claims`, `batches`, `etcd` and `clock`
+    /// that the node does not meet. Without etcd it goes on all the same.
     pub missing: Vec<NotReady>,
 }

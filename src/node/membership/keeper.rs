@@ -75,7 +75,7 @@ pub(super) struct MembershipKeeper {
     failure: String,
     is_wedged: bool,
     /// Throttles the log line that claims fail.
-    failing_said: Throttle,
+    failing_log: Throttle,
     is_offset: bool,
 }
 
@@ -108,7 +108,7 @@ impl MembershipKeeper {
             away_since: None,
             failure: String::new(),
             is_wedged: false,
-            failing_said: Throttle::new(LOG_EVERY),
+            failing_log: Throttle::new(LOG_EVERY),
             is_offset: false,
             settings,
             parts,
@@ -198,7 +198,7 @@ impl MembershipKeeper {
     /// ready.
     fn failing_claims(&mut self, now: Monotonic) -> Option<NotReady> {
         let Some(failing) = self.parts.progress.failing(now) else {
-            if self.failing_said.reset() {
+            if self.failing_log.reset() {
                 tracing::info!("claims succeed again");
             }
             return None;
@@ -209,7 +209,7 @@ impl MembershipKeeper {
         } else {
             ""
         };
-        if self.failing_said.lets_through(now) {
+        if self.failing_log.lets_through(now) {
             tracing::warn!(for_s, why = failing.why, "all claims fail{hint}");
         }
         Some(NotReady {
@@ -557,7 +557,7 @@ fn sign(row: &HeartbeatRow) -> (NodeId, Sign) {
     let sign = Sign {
         counter: row.counter,
         has_left: row.has_left,
-        is_dead: row.dead,
+        is_dead: row.is_dead,
         can_publish: row.can_publish,
         has_broker: row.has_broker,
     };

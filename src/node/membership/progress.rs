@@ -45,7 +45,7 @@ impl Drop for RunningLoop {
     }
 }
 
-/// The part of the wedged node.
+/// The part of the node that stands still.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wedged {
     ClaimLoop(usize),

@@ -40,7 +40,7 @@ pub struct MembershipParts {
 
 impl fmt::Debug for MembershipParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parts")
+        f.debug_struct("MembershipParts")
             .field("postgres", &self.postgres)
             .field("has_etcd", &self.etcd.is_some())
             .finish_non_exhaustive()

@@ -10,7 +10,7 @@ use crate::domain::task::feedback::Verdict;
 use crate::domain::topic::callback::StoredCallback;
 use crate::domain::topic::callback::policy::RefusedUrl;
 use crate::domain::topic::group::ConsumerGroup;
-use crate::domain::{PrincipalName, Record, TaskId, TaskName, TaskView, Timestamp};
+use crate::domain::{PrincipalName, Record, TaskId, TaskName, TaskView, Timestamp, TopicName};
 
 /// The task of a consumer's answer, with the proof of the right to answer.
 #[derive(Clone, Debug)]
@@ -26,6 +26,14 @@ impl Target {
         match self {
             Self::Id(permit) => &permit.principal().name,
             Self::Name(permit, _name) => &permit.principal().name,
+        }
+    }
+
+    /// Returns the topic for which the right was checked. `None`: the right is to every topic.
+    pub fn topic(&self) -> Option<&TopicName> {
+        match self {
+            Self::Id(permit) => permit.topic(),
+            Self::Name(permit, _name) => Some(permit.topic()),
         }
     }
 }
@@ -79,6 +87,8 @@ pub struct Popped {
     pub due_at: Timestamp,
     /// The end of the consumer's time to run.
     pub finish_by: Timestamp,
+    /// The whole time to run of an attempt that is not extended.
+    pub ttr: Duration,
     pub partition: i32,
     pub offset: i64,
     /// The timestamp of the record.

@@ -58,20 +58,34 @@ impl FoundTask {
 
     /// Returns the task, if the caller may read it.
     pub fn show(self, caller: &Caller) -> Result<TaskView, HiddenTask> {
-        self.check::<Read>(caller)?;
+        check::<Read>(caller, &self.0.topic)?;
         Ok(self.0)
+    }
+}
+
+/// The topic of a task found by id, for a permit. For a caller without the right on the topic, the
+/// task does not exist.
+#[derive(Clone, Debug)]
+pub struct FoundTopic {
+    id: TaskId,
+    topic: TopicName,
+}
+
+impl FoundTopic {
+    pub(in crate::node) fn new(id: TaskId, topic: TopicName) -> Self {
+        Self { id, topic }
     }
 
     /// Returns the permit to do `R` to the task, if the caller has the right. The topic of an id
     /// changes only by a redrive to another topic, which needs rights to both.
     pub fn permit<R: Right>(&self, caller: &Caller) -> Result<TaskPermit<R>, HiddenTask> {
-        Ok(TaskPermit::of_topic(&self.check(caller)?, self.0.id))
+        Ok(TaskPermit::of_topic(&check(caller, &self.topic)?, self.id))
     }
+}
 
-    fn check<R: Right>(&self, caller: &Caller) -> Result<Permit<R>, HiddenTask> {
-        let hidden = |Denied(action)| HiddenTask { action, topic: self.0.topic.clone() };
-        Permit::on(caller, &self.0.topic).map_err(hidden)
-    }
+fn check<R: Right>(caller: &Caller, topic: &TopicName) -> Result<Permit<R>, HiddenTask> {
+    let hidden = |Denied(action)| HiddenTask { action, topic: topic.clone() };
+    Permit::on(caller, topic).map_err(hidden)
 }
 
 /// The missing right on a task that does not exist for the caller. The right is for the audit trail
@@ -93,7 +107,8 @@ pub struct TaskPermit<R> {
 
 impl<R: Right> TaskPermit<R> {
     /// Returns the permit of a caller who may do everything to every task, which need not be found
-    /// first.
+    /// first. A caller of an auth file never gets one: `*` excludes the topics whose names begin
+    /// with `_`, and the topic of an unknown id may be one of these.
     pub fn unlimited(caller: &Caller, id: TaskId) -> Option<Self> {
         let principal = caller.principal.clone();
         let is_unlimited = principal.rights.is_everything();
@@ -185,21 +200,36 @@ mod tests {
         })
     }
 
+    fn topic_of(task: &FoundTask) -> FoundTopic {
+        FoundTopic::new(task.0.id, task.0.topic.clone())
+    }
+
     #[test]
     fn a_found_task_is_shown_and_changed_by_the_rights_on_its_own_topic_alone() {
         let topics = vec![Pattern::new("orders").unwrap()];
         let rule = Rule { actions: vec![Action::Cancel], topics };
         let caller = Caller::anonymous(Rights::new(&[rule], &[], false));
         let own = found("orders");
-        let permit = own.permit::<Cancel>(&caller).unwrap();
+        let permit = topic_of(&own).permit::<Cancel>(&caller).unwrap();
         assert_eq!((permit.id(), permit.principal()), (own.0.id, &caller.principal));
         assert_eq!(permit.topic(), Some(&own.0.topic), "the policy of the topic applies");
         let hidden = |action, topic| HiddenTask { action, topic: TopicName::new(topic).unwrap() };
         assert_eq!(own.show(&caller).unwrap_err(), hidden(Action::Read, "orders"));
-        let other = found("other").permit::<Cancel>(&caller).unwrap_err();
+        let other = topic_of(&found("other")).permit::<Cancel>(&caller).unwrap_err();
         assert_eq!(other, hidden(Action::Cancel, "other"));
         assert!(TaskPermit::<Cancel>::unlimited(&caller, permit.id()).is_none());
         let everybody = Caller::anonymous(Rights::everything());
         assert!(TaskPermit::<Cancel>::unlimited(&everybody, permit.id()).is_some());
+    }
+
+    /// A permit without a look at the topic would let the caller cancel a task of `_schemas`.
+    #[test]
+    fn all_actions_on_all_topics_are_no_right_to_a_task_whose_topic_is_unknown() {
+        let rule = Rule { actions: Action::IN_RULES.to_vec(), topics: vec![Pattern::All] };
+        let caller = Caller::anonymous(Rights::new(&[rule], &[], true));
+        let own = found("orders");
+        assert!(topic_of(&own).permit::<Cancel>(&caller).is_ok());
+        assert!(topic_of(&found("_schemas")).permit::<Cancel>(&caller).is_err());
+        assert!(TaskPermit::<Cancel>::unlimited(&caller, own.0.id).is_none());
     }
 }

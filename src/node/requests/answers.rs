@@ -1,6 +1,7 @@
 //! Takes the answers of consumers about tracked tasks, in groups by group commit, like cancels.
 //! `steps` are those that answers by the other ways in take, too.
 
+pub mod queue;
 pub mod steps;
 
 use std::collections::HashMap;
@@ -11,22 +12,23 @@ use futures_util::{StreamExt as _, stream};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use self::queue::{AnswerQueue, AnswerRequest, Holder, Reply};
 use super::connections::KeptConnection;
 use super::moving;
 use super::pieces::Pieces;
 use super::postgres_failures::{unavailable_of, unavailable_of_read};
 use crate::clock;
 use crate::domain::{Monotonic, PrincipalName, TaskId, Timestamp};
+use crate::error_chain::chain;
 use crate::node::messages::Unavailable;
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
 use crate::postgres::connection::turns::Turns;
-use crate::postgres::tasks::answers::{AnswerCall, AnswerStore, Answered, GROUP_MAX};
+use crate::postgres::tasks::answers::{AnswerCall, AnswerStore, GROUP_MAX};
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::Names;
 use crate::shutdown::TaskFailure;
-use crate::telemetry::CountGuard;
 
 /// A call that finds its task between two places in each of its rounds is told so. The model of the
 /// protocol needs three rounds.
@@ -48,15 +50,6 @@ const GATHERED_ENOUGH: usize = 32;
 /// by one.
 const LOOK_UPS_AT_ONCE: usize = 16;
 
-type Reply = Result<Option<Answered>, Unavailable>;
-
-#[derive(Debug)]
-struct AnswerRequest {
-    call: AnswerCall,
-    reply: oneshot::Sender<Reply>,
-    _shown: CountGuard,
-}
-
 /// The entrance for answers.
 #[derive(Debug)]
 pub struct Answers {
@@ -64,30 +57,27 @@ pub struct Answers {
     names: Arc<Names>,
     look_up: Arc<LookUp>,
     queue: AnswerQueue,
-    turns: Turns<PrincipalName>,
+    turns: Arc<Turns<PrincipalName>>,
 }
 
-/// The queue of answers that wait for their statement.
-#[derive(Clone, Debug)]
-pub struct AnswerQueue(mpsc::Sender<AnswerRequest>);
-
 impl Answers {
-    /// A principal has at most `look_ups_max` look-ups at a time: as many as there are connections,
-    /// so the queue for the connections holds few of one principal.
+    /// Look-ups take the turns of their principals.
     pub fn new(
         shared: &Arc<NodeShared>,
         names: &Arc<Names>,
-        (look_up, look_ups_max): (&Arc<LookUp>, usize),
+        (look_up, turns): (&Arc<LookUp>, &Arc<Turns<PrincipalName>>),
         queue: AnswerQueue,
     ) -> Self {
         let (shared, names, look_up) = (Arc::clone(shared), Arc::clone(names), Arc::clone(look_up));
-        Self { shared, names, look_up, queue, turns: Turns::new(look_ups_max) }
+        Self { shared, names, look_up, queue, turns: Arc::clone(turns) }
     }
 
-    /// Takes answers. The results are in their order.
+    /// Takes answers. The results are in their order. Each counts to the queue's share of `holder`,
+    /// or of its principal.
     pub async fn take(
         &self,
         calls: Vec<(Target, ConsumerCall)>,
+        holder: Option<Holder>,
     ) -> Vec<Result<Heard, Unavailable>> {
         let targets: Vec<&Target> = calls.iter().map(|(target, _call)| target).collect();
         let ids = match steps::ids_of(&self.names, &self.look_up, &targets).await {
@@ -101,7 +91,9 @@ impl Answers {
         let is_many = calls.len() > 1;
         let mut waiting = Vec::with_capacity(calls.len());
         for ((target, call), id) in calls.into_iter().zip(ids) {
-            waiting.push(self.begin(target, call, id, arrived_at).await);
+            let of_principal = || Holder::Principal(target.principal().clone());
+            let holder = holder.clone().unwrap_or_else(of_principal);
+            waiting.push(self.begin((target, call), (id, arrived_at), holder).await);
         }
         let ending = waiting.into_iter().map(async |begun| {
             let mut result = match begun {
@@ -121,10 +113,9 @@ impl Answers {
 
     async fn begin(
         &self,
-        target: Target,
-        call: ConsumerCall,
-        id: Option<TaskId>,
-        arrived_at: Timestamp,
+        (target, call): (Target, ConsumerCall),
+        (id, arrived_at): (Option<TaskId>, Timestamp),
+        holder: Holder,
     ) -> Begun {
         let Some(first) = id else { return Begun::Done(Ok(Heard::NotFound)) };
         let by = target.principal().clone();
@@ -132,34 +123,24 @@ impl Answers {
             Ok(principal) => principal,
             Err(error) => return Begun::Done(Err(unavailable_of_read(&error))),
         };
-        let call = AnswerCall { principal, ..steps::call_of(first, call, arrived_at) };
-        match self.enqueue(call.clone()) {
-            Ok(replied) => Begun::Waits(Waiting { call, by, replied }),
+        let topic = target.topic().cloned();
+        let call = AnswerCall { principal, topic, ..steps::call_of(first, call, arrived_at) };
+        match self.queue.put(&holder, call.clone(), clock::monotonic()) {
+            Ok(replied) => Begun::Waits(Waiting { call, by, holder, replied }),
             Err(unavailable) => Begun::Done(Err(unavailable)),
         }
     }
 
-    fn enqueue(&self, call: AnswerCall) -> Result<oneshot::Receiver<Reply>, Unavailable> {
-        let (reply, replied) = oneshot::channel();
-        let _shown = CountGuard::new(&self.shared.metrics.tracked.answer_queue, 1);
-        let request = AnswerRequest { call, reply, _shown };
-        self.queue.0.try_send(request).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => Unavailable::Busy { limit: "answer_queue" },
-            mpsc::error::TrySendError::Closed(_) => Unavailable::Draining,
-        })?;
-        Ok(replied)
-    }
-
     /// Waits for the result of a call. A task that is between two places is asked about again.
     async fn end(&self, waiting: Waiting) -> Result<Heard, Unavailable> {
-        let Waiting { call, by, mut replied } = waiting;
+        let Waiting { call, by, holder, mut replied } = waiting;
         for round in 1..=ROUNDS_MAX {
             let answered = replied.await.unwrap_or_else(|_ended| {
                 Err(Unavailable::Unknown {
                     reason: "the node stopped while taking the answer".to_owned(),
                 })
             })?;
-            let turns = Some(&self.turns);
+            let turns = Some(self.turns.as_ref());
             if let Some(heard) = steps::heard(&self.look_up, turns, (&call, &by), answered).await? {
                 return Ok(heard);
             }
@@ -167,7 +148,7 @@ impl Answers {
                 break;
             }
             moving::pause().await;
-            replied = self.enqueue(call.clone())?;
+            replied = self.queue.put(&holder, call.clone(), clock::monotonic())?;
         }
         Err(Unavailable::ServerAway {
             reason: "the task is being moved; nothing was changed; repeat the call".to_owned(),
@@ -179,6 +160,7 @@ impl Answers {
 struct Waiting {
     call: AnswerCall,
     by: PrincipalName,
+    holder: Holder,
     replied: oneshot::Receiver<Reply>,
 }
 
@@ -209,9 +191,10 @@ impl AnswerLane {
         shared: Arc<NodeShared>,
         stopping: CancellationToken,
     ) -> (AnswerQueue, Self) {
-        let (sender, receiver) = mpsc::channel(queue_max.max(1));
+        let waiting = shared.metrics.tracked.answer_queue.clone();
+        let (queue, receiver) = AnswerQueue::new(queue_max, waiting);
         let held_back = Vec::new();
-        (AnswerQueue(sender), Self { receiver, store, kept, shared, stopping, held_back })
+        (queue, Self { receiver, store, kept, shared, stopping, held_back })
     }
 
     pub async fn run(mut self) -> Result<(), TaskFailure> {
@@ -279,7 +262,7 @@ impl AnswerLane {
     async fn commit(&mut self, requests: &mut Vec<AnswerRequest>) {
         let calls: Vec<AnswerCall> = requests.iter().map(|request| request.call.clone()).collect();
         let mut pieces = Pieces::new(calls.len(), clock::monotonic().plus(GROUP_SPAN_MAX));
-        let (mut answers, mut outcome) = (HashMap::new(), Ok(()));
+        let (mut answers, mut failed) = (HashMap::new(), None);
         while let Some(piece) = pieces.take() {
             match self
                 .store
@@ -291,18 +274,23 @@ impl AnswerLane {
                 Err(PostgresError::GaveWay { .. }) if !pieces.is_late(clock::monotonic()) => {
                     pieces.halve(piece);
                 }
-                // This applies to all pieces that are left.
                 Err(error) => {
-                    outcome = Err(unavailable_of(&error));
+                    failed = Some((piece, error));
                     break;
                 }
             }
         }
-        for request in requests.drain(..) {
+        for (place, request) in requests.drain(..).enumerate() {
             let answered = answers.remove(&request.call.first);
             steps::observe(&self.shared, &request.call, answered.as_ref());
-            let answer = match (answered, &outcome) {
-                (None, Err(unavailable)) => Err(unavailable.clone()),
+            let answer = match (answered, &failed) {
+                (None, Some((piece, error))) if piece.contains(&place) => {
+                    Err(unavailable_of(error))
+                }
+                // A piece that was not tried, or that gave way, has changed nothing.
+                (None, Some((_piece, error))) => {
+                    Err(Unavailable::ServerAway { reason: chain(error) })
+                }
                 (answered, _) => Ok(answered),
             };
             reply(request, answer);

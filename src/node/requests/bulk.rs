@@ -13,7 +13,7 @@ use crate::access::Principal;
 use crate::access::permit::{self, CancelManyPermit, Redrive, Right};
 use crate::clock;
 use crate::domain::{
-    Cursor, IdRange, Monotonic, PrincipalId, Selection, TaskId, TaskView, TopicName,
+    Cursor, IdRange, Monotonic, PrincipalId, Selection, TaskId, TaskView, Timestamp, TopicName,
 };
 use crate::error_chain::chain;
 use crate::node::messages::permitted::TaskPermit;
@@ -21,6 +21,7 @@ use crate::node::messages::{BulkDone, BulkSelection, Shift, Unavailable};
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
 use crate::postgres::lists::cancel_many::{CancelGroup, CancelMany};
+use crate::postgres::lists::dead_letters::due_range::DueRange;
 use crate::postgres::lists::dead_letters::{DeadLetterChange, DeadLetters};
 use crate::postgres::lists::listing::chosen::Selected;
 use crate::postgres::lists::listing::{ListedTask, Listing, READ_MAX_OF_BULK, TaskPage};
@@ -184,9 +185,9 @@ impl Bulks {
         }
     }
 
-    /// Moves all selected pending tasks by `shift`, or counts them, up to the limit of a call. A
-    /// moved task is not met again: it lies outside of the range, or the tasks of the choice are
-    /// one page.
+    /// Moves all selected pending tasks by `shift`, or counts them, up to the limit of a call. No
+    /// task is moved twice: a moved one lies outside of the range, or is due at its new time
+    /// already.
     pub async fn move_all(
         &self,
         bulk: &BulkSelection,
@@ -197,11 +198,13 @@ impl Bulks {
         loop {
             // One task beyond the limit is looked for.
             let limit = usize::try_from(progress.room()).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX);
-            let page = match self.select(&selection, from, limit).await {
+            let mut page = match self.select(&selection, from, limit).await {
                 Ok(Selected::Page(page)) => page,
                 Ok(Selected::TooManyNames) => return Err(progress.refuse_prefix()),
                 Err(error) => return progress.end_with_read(&error, from),
             };
+            let now = self.shared.now();
+            page.tasks.retain(|task| is_moved_by(shift, task.row.due_at_unheld(), now));
             if progress.room() == 0 {
                 let has_more = page.next.is_some() || !page.tasks.is_empty();
                 return Ok(if has_more {
@@ -235,14 +238,9 @@ impl Bulks {
     }
 
     /// Moves a listed task while it is the row of the list. Returns false when it is not any more,
-    /// may have been sent, or is due at its new time already.
+    /// or may have been sent.
     async fn move_one(&self, task: &ListedTask, shift: Shift) -> Result<bool, PostgresError> {
-        let former = task.row.due_at_unheld();
-        let due_at = shift.of(former);
-        // A task that was moved to a time of the past is due at the time of its move.
-        if (due_at..=due_at.max(self.shared.now())).contains(&former) {
-            return Ok(false);
-        }
+        let due_at = shift.of(task.row.due_at_unheld());
         let mut tries = Tries::default();
         loop {
             let place = place_of(&self.shared, due_at);
@@ -302,7 +300,7 @@ impl Bulks {
         (topic, to): (&TopicName, Option<&TopicName>),
         bulk: &BulkSelection,
     ) -> Result<BulkDone, Unavailable> {
-        let all = bulk.selection().ids();
+        let all = DueRange::of(&bulk.selection());
         let mut from = bulk.from;
         if bulk.is_dry_run {
             return self.count_dead(topic, all.behind(from)).await.map_err(unavailable_of_read);
@@ -315,7 +313,7 @@ impl Bulks {
         while progress.room() > 0 {
             let changed = match self
                 .dead_letters
-                .change_some_to((change, by), (topic, to), all.behind(from), progress.room())
+                .change_some((change, by), (topic, to), all.behind(from), progress.room())
                 .await
             {
                 Err(error) if tries.again(&error) => continue,
@@ -349,7 +347,7 @@ impl Bulks {
     async fn count_dead(
         &self,
         topic: &TopicName,
-        range: IdRange,
+        range: DueRange,
     ) -> Result<BulkDone, PostgresError> {
         let mut ids = self.dead_letters.ids(topic, range, BulkSelection::TASKS_MAX + 1).await?;
         let count_max = usize::try_from(BulkSelection::TASKS_MAX).unwrap_or(usize::MAX);
@@ -406,6 +404,17 @@ impl Bulks {
     }
 }
 
+/// Returns false for a task that a move leaves alone: it is due at its new time already. An overdue
+/// task is due now, and so is a task with a new time that has passed.
+fn is_moved_by(shift: Shift, due_at: Timestamp, now: Timestamp) -> bool {
+    let next = shift.of(due_at);
+    let is_due_already = match shift {
+        Shift::Later(_) => false,
+        Shift::Earlier(_) | Shift::To(_) => due_at.max(next) <= now,
+    };
+    next != due_at && !is_due_already
+}
+
 /// Changes one dead letter, and retries when the change gave way.
 async fn change<T, F: Future<Output = Result<T, PostgresError>>>(
     make: impl Fn() -> F,
@@ -415,6 +424,35 @@ async fn change<T, F: Future<Output = Result<T, PostgresError>>>(
         match make().await {
             Err(error) if tries.again(&error) => {}
             outcome => return outcome.map_err(|error| unavailable_of(&error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_move_leaves_tasks_alone_that_are_due_at_their_new_times_already() {
+        let at = Timestamp::from_millis;
+        let by = Duration::from_millis(10);
+        for (shift, due_at, expected) in [
+            (Shift::Later(by), 60, true),
+            (Shift::Later(by), 10, true),
+            (Shift::Earlier(by), 60, true),
+            // Due now at the latest: a repetition of the call changes nothing.
+            (Shift::Earlier(by), 55, true),
+            (Shift::Earlier(by), 50, false),
+            (Shift::Earlier(by), 10, false),
+            (Shift::To(at(70)), 60, true),
+            (Shift::To(at(70)), 70, false),
+            (Shift::To(at(70)), 40, true),
+            // A time of the past is another one for each call.
+            (Shift::To(at(50)), 60, true),
+            (Shift::To(at(50)), 50, false),
+            (Shift::To(at(49)), 48, false),
+        ] {
+            assert_eq!(is_moved_by(shift, at(due_at), at(50)), expected, "{shift:?} {due_at}");
         }
     }
 }

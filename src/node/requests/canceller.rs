@@ -135,11 +135,12 @@ impl CancelLane {
                 pieces.halve(piece);
                 continue;
             }
-            // When time is up, or Postgres is away, this applies to all pieces that are left.
-            let unavailable = unavailable_of(&error);
-            fail(&mut requests[piece], &unavailable);
+            fail(&mut requests[piece], &unavailable_of(&error));
+            // When time is up, or Postgres is away, the pieces that are left are not tried, and
+            // nothing of them is cancelled.
+            let untried = Unavailable::ServerAway { reason: chain(&error) };
             while let Some(piece) = pieces.take() {
-                fail(&mut requests[piece], &unavailable);
+                fail(&mut requests[piece], &untried);
             }
         }
     }

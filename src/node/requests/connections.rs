@@ -87,7 +87,7 @@ impl KeptConnection {
 
 impl fmt::Debug for KeptConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept").field("index", &self.index).finish_non_exhaustive()
+        f.debug_struct("KeptConnection").field("index", &self.index).finish_non_exhaustive()
     }
 }
 

@@ -14,6 +14,7 @@ pub mod lane;
 pub mod named_store;
 mod plain_store;
 pub mod queue;
+pub mod shares;
 pub mod submission;
 
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use self::lane::{Lane, Request, Store};
 use self::named_store::NamedStore;
 use self::plain_store::PlainStore;
-use self::queue::{Asked, Bounds, Queue};
+use self::queue::{Asked, Queue, QueueLimits};
 use self::submission::Submission;
 use super::connections::Connections;
 use super::placing::assign_ids;
@@ -55,7 +56,7 @@ pub struct GroupCommitParts {
 
 impl GroupCommit {
     /// Makes the entrance, and the lanes that store its tasks.
-    pub fn new(limits: Bounds, parts: GroupCommitParts) -> (Self, [Lane; 2]) {
+    pub fn new(limits: QueueLimits, parts: GroupCommitParts) -> (Self, [Lane; 2]) {
         let (plain, plain_receiver) = mpsc::channel(limits.tasks_max.max(1));
         let (named, named_receiver) = mpsc::channel(limits.tasks_max.max(1));
         let GroupCommitParts { shared, submits, named: named_store, connections, stopping } = parts;

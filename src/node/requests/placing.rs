@@ -40,11 +40,12 @@ impl<'a> Placer<'a> {
     }
 
     pub fn place_of(&self, task: &NewTask) -> Destination {
-        let is_open = || {
+        let takes_tasks = || {
             let topic = &task.record.topic;
-            !self.shared.policies.is_paused(topic) && self.shared.in_flight.topics().is_open(topic)
+            !self.shared.policies.is_paused(topic)
+                && self.shared.in_flight.topics().takes_tasks(topic)
         };
-        self.rule.place_of(task.id.due_at(), || self.may_claim && is_open())
+        self.rule.place_of(task.id.due_at(), || self.may_claim && takes_tasks())
     }
 
     /// Returns the table for a task that is not claimed.

@@ -34,13 +34,13 @@ use crate::access::permit::{
 use crate::clock;
 use crate::domain::topic::policy::{StoredTopic, TopicChange};
 use crate::domain::{
-    List, NewTask, Page, PendingState, Precondition, Selection, TaskId, TaskName, TaskView,
-    Timestamp, TopicName,
+    List, NewTask, Page, PendingState, Precondition, Selection, TaskName, TaskView, Timestamp,
+    TopicName,
 };
 use crate::kafka::LookUpError;
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::answers::{PopCall, Popped};
-use crate::node::messages::permitted::{FoundTask, PermittedDraft, TaskPermit};
+use crate::node::messages::permitted::{PermittedDraft, TaskPermit};
 use crate::node::messages::{
     CancelVerdict, ChangedTopic, ClusterView, Due, MoveVerdict, NotReady, PageRange, PendingCounts,
     Placed, Refusal, Requirement, SubmitAnswer, TopicView, Unavailable,
@@ -351,7 +351,7 @@ impl Service {
             Ok(parts) => parts,
             Err(unavailable) => return vec![Err(unavailable); calls.len()],
         };
-        parts.answers.take(calls).await
+        parts.answers.take(calls, None).await
     }
 
     /// Waits for tasks of a topic for a consumer without Kafka, until `ending` at most.
@@ -363,12 +363,6 @@ impl Service {
     ) -> Result<Vec<Popped>, Unavailable> {
         answer_by_model!(self, model => model.pop(permit.topic(), call, ending).await);
         self.opened()?.takes_changes()?.pops.pop(permit, call, ending).await
-    }
-
-    /// Finds a task by id. Only the rights on the task's topic let anything be told.
-    pub async fn find(&self, id: TaskId) -> Result<Option<FoundTask>, Unavailable> {
-        answer_by_model!(self, model => Ok(model.look_up(id).await?.map(FoundTask::new)));
-        Ok(self.opened()?.stored.by_id(id).await?.map(FoundTask::new))
     }
 
     /// Returns the task of a name.
@@ -498,15 +492,22 @@ impl Service {
         let parts = self.opened().ok()?;
         // Kafka is asked first, and for a short time only, because the question is an aside of
         // another answer.
-        match tokio::time::timeout(TOPIC_ASIDE_MAX, parts.submitter.topics.look_up(topic)).await {
-            Ok(Ok(_facts)) => Some(true),
-            Ok(Err(LookUpError::Unknown)) => {
-                Box::pin(parts.lists.have_topic(topic, searched)).await
+        let Submitter { topics, look_up_limit, .. } = &parts.submitter;
+        let known = match topics.cached(topic) {
+            Some(known) => known,
+            None => {
+                let look_up = tokio::time::timeout(TOPIC_ASIDE_MAX, topics.look_up(topic));
+                // A caller at the limit of look-ups, and one whose look-up takes too long, are told
+                // nothing.
+                look_up_limit.within(&grant.principal().name, look_up).await?.ok()?
             }
-            Ok(Err(
+        };
+        match known {
+            Ok(_facts) => Some(true),
+            Err(LookUpError::Unknown) => Box::pin(parts.lists.have_topic(topic, searched)).await,
+            Err(
                 LookUpError::Denied { .. } | LookUpError::Unavailable { .. } | LookUpError::Busy,
-            ))
-            | Err(_) => None,
+            ) => None,
         }
     }
 

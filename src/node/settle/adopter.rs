@@ -10,7 +10,7 @@
 //!
 //! Then the node adopts and loads batches without a living owner, as far as there is room.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::settler::Undone;
 use crate::clock;
-use crate::domain::{BatchId, Monotonic};
+use crate::domain::{BatchId, Monotonic, Throttle};
 use crate::engine::batch_registry::Suspects;
 use crate::engine::look_back::{LookBack, OwnFloor};
 use crate::error_chain::chain;
@@ -36,6 +36,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Pause after a failed look, so that a fence that cannot be lifted does not cause a storm of
 /// queries.
 const RETRY: Duration = Duration::from_millis(200);
+/// How often the log repeats that a batch cannot be loaded.
+const LOG_EVERY: Duration = Duration::from_secs(60);
 /// Time limit of a look back in one turn. A longer one continues in the next turn, so that lifting
 /// the fence and adopting need not wait for it.
 const LOOK_BACK_SPAN_MAX: Duration = Duration::from_secs(1);
@@ -67,6 +69,10 @@ pub struct Adopter {
     suspects: Suspects,
     /// Batches that were adopted or found, and are not loaded yet.
     to_load: Vec<BatchId>,
+    /// Own batches whose last load failed or found nothing, with the reason of a failure. Each
+    /// check finds them again, and counts them no more.
+    unloadable: HashMap<BatchId, Option<String>>,
+    unloadable_log: Throttle,
     /// Batches that were given up, and are not freed yet.
     to_free: Vec<BatchId>,
     past: LookBack,
@@ -86,6 +92,8 @@ impl Adopter {
             progress: parts.progress,
             suspects: Suspects::default(),
             to_load: Vec::new(),
+            unloadable: HashMap::new(),
+            unloadable_log: Throttle::new(LOG_EVERY),
             to_free: Vec::new(),
             past: LookBack::default(),
             own_floor: OwnFloor::default(),
@@ -159,20 +167,25 @@ impl Adopter {
                 "a crash of Postgres undid settles; repeating them"
             );
         }
-        for (batch, settlement) in comparison.undone {
-            tracing::debug!(%batch, "the settle of this batch was undone");
-            self.undone.put(settlement);
+        // The settler takes all at once. What it has not repeated by then comes with a later check.
+        if self.undone.is_empty() {
+            for (batch, settlement) in comparison.undone {
+                tracing::debug!(%batch, "the settle of this batch was undone");
+                self.undone.put(settlement);
+            }
         }
+        self.unloadable.retain(|batch, _reason| own.contains(batch));
         let mut found = self.suspects.take_in(comparison.unknown);
         found.retain(|batch| !self.to_load.contains(batch));
-        if !found.is_empty() {
+        let new_count = found.iter().filter(|batch| !self.unloadable.contains_key(*batch)).count();
+        if new_count > 0 {
             tracing::info!(
-                batches = found.len(),
+                batches = new_count,
                 "found batches of this node whose claims got no answer"
             );
-            self.shared.metrics.recovered.inc_by(found.len().saturating_as::<u64>());
-            self.to_load.extend(found);
+            self.shared.metrics.recovered.inc_by(new_count.saturating_as::<u64>());
         }
+        self.to_load.extend(found);
         if self.past.from().is_none() {
             self.look_back().await;
         }
@@ -308,11 +321,15 @@ impl Adopter {
             match self.adoptions.load(batch).await {
                 Ok(Some((loaded, paused))) => {
                     reach(Failpoint::BatchLoaded);
+                    self.unloadable.remove(&batch);
                     self.shared.take_in_loaded(loaded, paused).await;
                 }
                 // The batch was settled or adopted meanwhile, or its payload is being detached. The
                 // next check decides.
-                Ok(None) => self.shared.in_flight.forget(batch),
+                Ok(None) => {
+                    self.shared.in_flight.forget(batch);
+                    self.unloadable.insert(batch, None);
+                }
                 Err(error) if error.is_away() => {
                     self.shared.in_flight.forget(batch);
                     self.to_load.push(batch);
@@ -322,13 +339,22 @@ impl Adopter {
                 // owned by this node, for the next check to find.
                 Err(error) => {
                     self.shared.in_flight.forget(batch);
-                    tracing::error!(
-                        %batch, error = chain(&error),
-                        "cannot load a batch; its tasks are not published"
-                    );
+                    self.note_unloadable(batch, chain(&error));
                 }
             }
         }
         Ok(())
+    }
+
+    /// Logs why a batch cannot be loaded: each new reason, and one of all batches once a minute.
+    fn note_unloadable(&mut self, batch: BatchId, reason: String) {
+        let before = self.unloadable.insert(batch, Some(reason.clone())).flatten();
+        let is_new = before.as_ref() != Some(&reason);
+        if self.unloadable_log.lets_through(clock::monotonic()) || is_new {
+            tracing::error!(
+                %batch, error = reason,
+                "cannot load a batch; its tasks are not published"
+            );
+        }
     }
 }

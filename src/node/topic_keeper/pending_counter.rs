@@ -18,7 +18,7 @@ use crate::shutdown::TaskFailure;
 #[derive(Debug)]
 pub struct PendingCounter {
     pub figures: Arc<PendingFigures>,
-    /// That of the API, because a count locks many leaves.
+    /// The API counts with the same counter, because a count locks many leaves.
     pub counter: Arc<TaskCounter>,
     pub metrics: NodeMetrics,
 }
@@ -26,7 +26,7 @@ pub struct PendingCounter {
 impl PendingCounter {
     /// Runs until the node stops. A failed count is no failure: the next submit asks again.
     pub async fn run(self, stopping: CancellationToken) -> Result<(), TaskFailure> {
-        let mut said = Throttle::new(COUNT_EVERY * 6);
+        let mut failure_log = Throttle::new(COUNT_EVERY * 6);
         loop {
             let is_wanted = self.figures.wanted().any();
             tokio::select! {
@@ -36,7 +36,7 @@ impl PendingCounter {
             }
             if let Some(Err(error)) = stopping.run_until_cancelled(self.count()).await {
                 self.metrics.pending_count_failures.inc();
-                if said.lets_through(clock::monotonic()) {
+                if failure_log.lets_through(clock::monotonic()) {
                     tracing::warn!(
                         error = chain(&error),
                         "counting pending tasks failed; two minutes after the last count, \

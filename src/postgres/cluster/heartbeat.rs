@@ -102,7 +102,7 @@ pub struct HeartbeatRow {
     pub has_broker: bool,
     pub can_publish: bool,
     pub has_left: bool,
-    pub dead: bool,
+    pub is_dead: bool,
     pub knows_tracked_tasks: bool,
     pub knows_paused_topics: bool,
     pub knows_expiry: bool,
@@ -245,8 +245,8 @@ async fn send(connection: &mut PgConnection, beat: &Beat) -> Result<Vec<PgRow>, 
         .await
 }
 
-/// Decodes the answer, and whether the row of the node says dead. A statement without any row still
-/// returns one.
+/// Returns the answer, and whether the node's own row says dead. Without other nodes, the statement
+/// returns one row whose `node` is NULL.
 fn decode(rows: &[PgRow]) -> Result<(HeartbeatAnswer, bool), sqlx::Error> {
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let was_dead: Option<bool> = first.try_get("was_dead")?;
@@ -277,7 +277,7 @@ fn other(row: &PgRow) -> Result<HeartbeatRow, sqlx::Error> {
         has_broker: row.try_get("has_broker")?,
         can_publish: row.try_get("can_publish")?,
         has_left: row.try_get("has_left")?,
-        dead: row.try_get("dead")?,
+        is_dead: row.try_get("dead")?,
         knows_tracked_tasks: level >= LEVEL_WITH_TRACKED_TASKS,
         knows_paused_topics: level >= LEVEL_WITH_PAUSED_TOPICS,
         knows_expiry: level >= LEVEL_WITH_EXPIRY,

@@ -38,7 +38,8 @@ pub enum PostgresError {
         #[source]
         source: Cause,
     },
-    /// Any other error: a missing right, a missing table, a full disk. No change took effect.
+    /// Any other error: a missing right, a missing table, a full disk. No change took effect,
+    /// unless the answer of a committed statement could not be decoded.
     #[error("{what}: refused")]
     Refused {
         what: String,

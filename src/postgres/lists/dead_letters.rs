@@ -8,7 +8,9 @@
 //! a line in `execlog_dropped`, in the place of the line of the death. Everything depends on the
 //! deleted row. See docs/decisions/0011.
 
+pub mod due_range;
 mod sealing;
+mod statements;
 
 use std::time::Duration;
 
@@ -17,10 +19,12 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Connection as _, Row as _};
 use uuid::Uuid;
 
+use self::due_range::DueRange;
 use self::sealing::seal_for;
-use crate::domain::{
-    Cursor, IdRange, Page, PrincipalId, Selection, TaskId, TaskState, TaskView, TopicName,
+use self::statements::{
+    CHOOSE, DROP, DROP_MANY, DROP_THESE, IDS, LIST, REDRIVE, REDRIVE_MANY, REDRIVE_THESE, TOPICS,
 };
+use crate::domain::{Cursor, Page, PrincipalId, Selection, TaskId, TaskState, TaskView, TopicName};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::tasks::look_up::{lines_of_many, view_of_listed, view_of_row};
@@ -47,227 +51,6 @@ const BYTES_MAX: i64 = 8 << 20;
 /// more.
 const LINES_MAX: i64 = 10;
 
-const LIST: &str = "-- list dead letters
-select id, topic, name, attempts as attempt, case when octet_length(key) <= 1057 then key end
-  as key,
-  null::bytea as payload, punctual_terms(headers) as headers, reason, (extract(epoch
-    from dead_at) * 1000000)::bigint as died_at,
-  (select p.name from principal p where p.id = submitted_by) as submitted_by, submitted_at,
-  tracking, moved_to
-from dead_letter
-where id >= $1 and id < $2
-order by id
-limit $3";
-
-const LIST_OF_TOPIC: &str = "-- list dead letters of a topic
-select id, topic, name, attempts as attempt, case when octet_length(key) <= 1057 then key end
-  as key,
-  null::bytea as payload, punctual_terms(headers) as headers, reason, (extract(epoch
-    from dead_at) * 1000000)::bigint as died_at,
-  (select p.name from principal p where p.id = submitted_by) as submitted_by, submitted_at,
-  tracking, moved_to
-from dead_letter
-where topic = $4 and id >= $1 and id < $2
-order by id
-limit $3";
-
-/// Writes the lines of dropped dead letters. They depend on the deleted rows.
-macro_rules! drop_lines {
-    ($by:literal) => {
-        concat!(
-            "line as (
-  insert into execlog_dropped (id, row_id, topic, name, attempts, reason, dead_at, submitted_by,
-    submitted_at, moved_to, dropped_by)
-  select id, row_id, topic, name, attempts, reason, dead_at, submitted_by, submitted_at, moved_to,
-    ",
-            $by,
-            "::smallint from gone
-  returning id, dropped_by, dropped_at
-)
-"
-        )
-    };
-}
-
-const DROP: &str = concat!(
-    "-- drop a dead letter
-with gone as (
-  delete from dead_letter where id = $1 returning *
-), ",
-    drop_lines!("$2"),
-    "select g.id, g.topic, g.name, g.attempts as attempt, g.key, g.payload, g.headers, g.reason,
-  (extract(epoch from g.dead_at) * 1000000)::bigint as died_at,
-  (select p.name from principal p where p.id = g.submitted_by) as submitted_by, g.submitted_at,
-  g.moved_to,
-  (select p.name from principal p where p.id = l.dropped_by) as dropped_by, (extract(epoch
-    from l.dropped_at) * 1000000)::bigint as dropped_at
-from gone g cross join line l"
-);
-
-const IDS: &str = "-- dead letters: ids
-select id from dead_letter where topic = $1 and id >= $2 and id < $3 order by id limit $4";
-
-/// Chooses the next dead letters of a topic ($1) in a range ($2, $3), within limits ($4, $5).
-/// Locked rows are skipped.
-macro_rules! chosen_few {
-    () => {
-        "head as materialized (
-  select id, coalesce(octet_length(key), 0) + coalesce(octet_length(payload), 0) +
-    coalesce(octet_length(headers), 0) as bytes
-  from dead_letter
-  where topic = $1 and id >= $2 and id < $3
-  order by id
-  limit $4
-  for update skip locked
-), chosen as materialized (
-  select array_agg(id) as ids
-  from (select id, sum(bytes) over (order by id rows unbounded preceding) - bytes as bytes_before
-    from head) h
-  where bytes_before < $5
-)"
-    };
-}
-
-/// As above, and deletes them.
-macro_rules! next_few {
-    () => {
-        concat!(
-            chosen_few!(),
-            ", gone as (
-  delete from dead_letter where id = any((select ids from chosen)::uuid[]) returning *
-)"
-        )
-    };
-}
-
-const CHOOSE: &str = concat!(
-    "-- choose dead letters\nwith ",
-    chosen_few!(),
-    " select coalesce(ids, '{}'::uuid[]) from chosen"
-);
-
-const DROP_MANY: &str = concat!(
-    "-- drop dead letters\nwith ",
-    next_few!(),
-    ", ",
-    drop_lines!("$6"),
-    "select id, id as next_id from line"
-);
-
-/// Redrives the deleted rows. A redriven task has no expiry any more: the caller wants the task
-/// published. The new id is the first id with another time, so the task stays on its shard. The
-/// time is a millisecond behind Postgres's clock, so the id differs from all former rows of the
-/// task.
-///
-/// A task keeps its name, unless another task has it by now; of several with one name, the latest
-/// gets it. A task redriven to another topic has no name there, and the name in the former topic is
-/// free: names belong to topics, and so do the rights to look up names.
-macro_rules! redrive {
-    ($what:literal, $retention:literal, $by:literal, $to:literal, $gone:expr) => {
-        concat!(
-            "-- redrive ",
-            $what,
-            "
-with clock as materialized (
-  select
-    lpad(to_hex(floor(extract(epoch from clock_timestamp()) * 1000)::bigint + 1), 12, '0') as now
-), ",
-            $gone,
-            ", put as materialized (
-  select g.*, (c.now || right(replace(g.id::text, '-', ''), 20))::uuid as next_id,
-    (least(g.attempts, 32766) + 1)::smallint as attempt, coalesce(",
-            $to,
-            "::text, g.topic) as to_topic,
-    case when g.topic = coalesce(",
-            $to,
-            "::text, g.topic) and g.id = coalesce(n.id,
-      first_value(g.id) over (partition by g.topic, g.name order by g.id desc))
-      then g.name end as to_name
-  from gone g
-  cross join clock c
-  left join task_name n on n.topic = g.topic and n.name = g.name
-), near as (
-  insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt, submitted_by,
-    submitted_at, tracking, moved_to)
-  select (('x' || substr(replace(id::text, '-', ''), 14, 3))::bit(12)::integer)::smallint, next_id,
-    to_topic, key, payload, punctual_without_expiry(headers), to_name, id, attempt,
-    submitted_by, submitted_at, tracking, moved_to
-  from put
-), follow as (
-  insert into task_follow (first_id, row_id, maybe_sent, attempt, attempts_max, is_again, note,
-    is_verdict)
-  select id, next_id, true, punctual_attempts_before(tracking), punctual_attempts_max(tracking),
-    case when tracking is not null then false end,
-    case when punctual_attempts_before(tracking) > 0 then 2::smallint end,
-    case when tracking is not null then false end
-  from put
-), line as (
-  insert into execlog_redriven (id, row_id, next_id, redriven_by) select id, row_id, next_id, ",
-            $by,
-            "::smallint from put
-), freed as (
-  delete from task_name n using put p
-  where p.to_name is null and n.topic = p.topic and n.name = p.name and n.id = p.id
-), named as (
-  insert into task_name as n (topic, name, id, row_id, expires_at)
-  select topic, to_name, id, next_id, punctual_time(next_id) + make_interval(secs => ",
-            $retention,
-            ")
-  from put
-  where to_name is not null
-  order by topic, to_name
-  on conflict (topic, name) do update
-    set row_id = excluded.row_id, outcome = null,
-      expires_at = greatest(n.expires_at, excluded.expires_at)
-  where n.id = excluded.id
-)
-"
-        )
-    };
-}
-
-const REDRIVE: &str = concat!(
-    redrive!(
-        "a dead letter",
-        "$2",
-        "$3",
-        "$4",
-        "gone as (delete from dead_letter where id = $1 returning *)"
-    ),
-    "(select id, to_topic as topic, to_name as name, attempt, key, payload,
-  punctual_without_expiry(headers) as headers,
-  null::text as reason, null::bigint as died_at, next_id, tracking, moved_to,
-  punctual_attempts_before(tracking) as attempts_before,
-  (select p.name from principal p where p.id = put.submitted_by) as submitted_by, submitted_at
-from put)"
-);
-
-/// Dead letters of which the sealed ones were sealed for another topic in the same transaction.
-const REDRIVE_THESE: &str = concat!(
-    redrive!(
-        "these dead letters",
-        "$2",
-        "$3",
-        "$4",
-        "gone as (delete from dead_letter where id = any($1) returning *)"
-    ),
-    "(select id, next_id from put)"
-);
-
-const REDRIVE_MANY: &str = concat!(
-    redrive!("dead letters", "$6", "$7", "$8", next_few!()),
-    "(select id, next_id from put)"
-);
-
-/// Each topic is one step along the index.
-const TOPICS: &str = "-- topics of dead letters
-with recursive t (topic) as (
-  (select topic from dead_letter where $1::text is null or topic > $1 order by topic limit 1)
-  union all
-  select (select d.topic from dead_letter d where d.topic > t.topic order by d.topic limit 1)
-  from t where t.topic is not null
-)
-select topic from t where topic is not null limit $2";
 /// Maximum number of topics that a list of topics takes from here.
 const TOPICS_MAX: i64 = 10_000;
 
@@ -314,29 +97,21 @@ impl DeadLetters {
         Self { pool: Pool::new(settings, PURPOSE, connections_max), name_retention, keys }
     }
 
-    /// Returns the next `limit` dead letters after `from`, in the order of their due times.
+    /// Returns the next `limit` dead letters after `from`, in the order of their first due times.
     pub async fn page(
         &self,
         selection: &Selection,
         from: Option<Cursor>,
         limit: usize,
     ) -> Result<Page, PostgresError> {
-        let range = selection.ids().behind(from);
+        let range = DueRange::of(selection).behind(from);
         let keys = &self.keys.current();
         let statement = || {
             async |open: &mut PgConnection| {
                 // One row more shows whether there is another page.
                 let count = limit.saturating_as::<i64>().saturating_add(1);
                 let topic = selection.topic.as_ref().map(TopicName::as_str);
-                let query = sqlx::query(if topic.is_some() { LIST_OF_TOPIC } else { LIST })
-                    .bind(range.from)
-                    .bind(range.to)
-                    .bind(count);
-                let query = match topic {
-                    Some(topic) => query.bind(topic),
-                    None => query,
-                };
-                let rows = query.fetch_all(&mut *open).await?;
+                let rows = range.query(LIST, topic, count).fetch_all(&mut *open).await?;
                 let listed = |row: &PgRow| dead_of(row, view_of_listed, keys);
                 let tasks = rows.iter().take(limit).map(listed).collect::<Result<Vec<_>, _>>()?;
                 Ok((with_attempts(open, tasks).await?, rows.len() > limit))
@@ -439,62 +214,43 @@ impl DeadLetters {
         self.pool.run("redrive a dead letter", statement).await
     }
 
-    /// Redrives or drops dead letters of `topic` in the order of their due times, at most
-    /// `count_max` and 1,000 of them, in one transaction.
+    /// Redrives or drops dead letters of `topic` in the order of their first due times, at most
+    /// `count_max` and 1,000 of them, in one transaction. Redriven ones go to the topic `to`,
+    /// unless it is `None`.
     ///
     /// # Errors
     /// As [`Self::redrive`].
     pub async fn change_some(
         &self,
         (change, by): (DeadLetterChange, Option<PrincipalId>),
-        topic: &TopicName,
-        range: IdRange,
-        count_max: u64,
-    ) -> Result<Changed, PostgresError> {
-        self.change_some_to((change, by), (topic, None), range, count_max).await
-    }
-
-    /// As [`Self::change_some`]. Redriven ones go to the second topic, if there is one.
-    ///
-    /// # Errors
-    /// As [`Self::redrive`].
-    pub async fn change_some_to(
-        &self,
-        (change, by): (DeadLetterChange, Option<PrincipalId>),
         (topic, to): (&TopicName, Option<&TopicName>),
-        range: IdRange,
+        range: DueRange,
         count_max: u64,
     ) -> Result<Changed, PostgresError> {
         let (name, text) = match change {
             DeadLetterChange::Redrive => ("redrive dead letters", REDRIVE_MANY),
             DeadLetterChange::Drop => ("drop dead letters", DROP_MANY),
         };
-        let retention = self.name_retention.as_secs_f64();
+        let (retention, by) = (self.name_retention.as_secs_f64(), by.map(PrincipalId::as_smallint));
         let count_max = i64::try_from(count_max.min(ROWS_MAX)).unwrap_or(0);
         let keys = &self.keys.current();
         let statement = async |open: &mut PgConnection| {
-            if let (DeadLetterChange::Redrive, Some(to)) = (change, to) {
-                let by = by.map(PrincipalId::as_smallint);
-                return redrive_some_to(
-                    open,
-                    (topic, to),
-                    (range, count_max),
-                    (retention, by),
-                    keys,
-                )
-                .await;
-            }
+            // For all due times, one statement is enough.
+            let Some(ids) = range.of_all_times().filter(|_ids| to.is_none()) else {
+                let (change, range) = ((change, by, retention), (range, count_max));
+                return change_chosen(open, change, (topic, to), range, keys).await;
+            };
             let query = sqlx::query_as(text)
                 .bind(topic.as_str())
-                .bind(range.from)
-                .bind(range.to)
+                .bind(ids.from)
+                .bind(ids.to)
                 .bind(count_max)
                 .bind(BYTES_MAX);
             let query = match change {
                 DeadLetterChange::Redrive => query.bind(retention),
                 DeadLetterChange::Drop => query,
             };
-            let query = query.bind(by.map(PrincipalId::as_smallint));
+            let query = query.bind(by);
             let query = match change {
                 DeadLetterChange::Redrive => query.bind(to.map(TopicName::as_str)),
                 DeadLetterChange::Drop => query,
@@ -504,24 +260,20 @@ impl DeadLetters {
         self.pool.run(name, statement).await
     }
 
-    /// Returns the first `count_max` dead letters of `topic` in `range`, in the order of their due
-    /// times.
+    /// Returns the first `count_max` dead letters of `topic` in `range`, in the order of their
+    /// first due times.
     pub async fn ids(
         &self,
         topic: &TopicName,
-        range: IdRange,
+        range: DueRange,
         count_max: u64,
     ) -> Result<Vec<Uuid>, PostgresError> {
         let count_max = count_max.saturating_as::<i64>();
         let statement = || {
             async |open: &mut PgConnection| {
-                sqlx::query_scalar(IDS)
-                    .bind(topic.as_str())
-                    .bind(range.from)
-                    .bind(range.to)
-                    .bind(count_max)
-                    .fetch_all(open)
-                    .await
+                let query = range.query(IDS, Some(topic.as_str()), count_max);
+                let rows = query.fetch_all(open).await?;
+                rows.iter().map(|row| row.try_get("id")).collect::<Result<Vec<Uuid>, _>>()
             }
         };
         self.pool.read("look for dead letters", statement).await
@@ -533,34 +285,32 @@ fn changed_of(changed: Vec<(Uuid, Uuid)>) -> Changed {
     Changed { rows: changed.into_iter().map(|(_id, row)| TaskId::from_uuid(row)).collect(), last }
 }
 
-/// Redrives the next dead letters of a topic to another one. Passes those whose records cannot be
-/// opened, so that they do not hold up the others.
-async fn redrive_some_to(
+/// Chooses the next dead letters of a topic, and redrives or drops them in the same transaction.
+/// Those whose records cannot be opened do not go to another topic. They are skipped, so that they
+/// do not hold up the others.
+async fn change_chosen(
     open: &mut PgConnection,
-    (topic, to): (&TopicName, &TopicName),
-    (range, count_max): (IdRange, i64),
-    (retention, by): (f64, Option<i16>),
+    (change, by, retention): (DeadLetterChange, Option<i16>, f64),
+    (topic, to): (&TopicName, Option<&TopicName>),
+    (range, count_max): (DueRange, i64),
     keys: &KeySet,
 ) -> Result<Changed, sqlx::Error> {
     let mut transaction = open.begin().await?;
-    let mut ids: Vec<Uuid> = sqlx::query_scalar(CHOOSE)
-        .bind(topic.as_str())
-        .bind(range.from)
-        .bind(range.to)
-        .bind(count_max)
-        .bind(BYTES_MAX)
-        .fetch_one(&mut *transaction)
-        .await?;
-    let last = ids.iter().copied().max();
-    let unsealable = seal_for(&mut transaction, &ids, to, keys).await?;
-    ids.retain(|id| unsealable.iter().all(|one| one.id != *id));
-    let changed = sqlx::query_as(REDRIVE_THESE)
-        .bind(&ids)
-        .bind(retention)
-        .bind(by)
-        .bind(to.as_str())
-        .fetch_all(&mut *transaction)
-        .await?;
+    let choosing = range.query(CHOOSE, Some(topic.as_str()), count_max).bind(BYTES_MAX);
+    let chosen = choosing.fetch_one(&mut *transaction).await?;
+    let (mut ids, last): (Vec<Uuid>, _) = (chosen.try_get("ids")?, chosen.try_get("last")?);
+    if let Some(to) = to {
+        let unsealable = seal_for(&mut transaction, &ids, to, keys).await?;
+        ids.retain(|id| unsealable.iter().all(|one| one.id != *id));
+    }
+    let query = match change {
+        DeadLetterChange::Redrive => {
+            let query = sqlx::query_as(REDRIVE_THESE).bind(&ids).bind(retention).bind(by);
+            query.bind(to.map(TopicName::as_str))
+        }
+        DeadLetterChange::Drop => sqlx::query_as(DROP_THESE).bind(&ids).bind(by),
+    };
+    let changed = query.fetch_all(&mut *transaction).await?;
     transaction.commit().await?;
     Ok(Changed { last, ..changed_of(changed) })
 }

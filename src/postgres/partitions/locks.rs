@@ -2,8 +2,8 @@
 //!
 //! Every role that may connect to the database may take an advisory lock. So these locks only save
 //! work, and no promise depends on them: the catalog, and locks of rows and tables, make two nodes
-//! harmless. A lock that a stranger holds is passed over. A stranger is a session whose role lacks
-//! the rights of the owner of the tables.
+//! harmless. A node works without a lock that a stranger holds. A stranger is a session whose role
+//! lacks the rights of the owner of the tables.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ const LOCK_MIGRATE: i32 = 2;
 
 /// The pause between two log lines about strangers.
 const STRANGER_LOG_INTERVAL: Duration = Duration::from_secs(60);
-static STRANGER_LOGGED: Mutex<Throttle> = Mutex::new(Throttle::new(STRANGER_LOG_INTERVAL));
+static STRANGER_LOG: Mutex<Throttle> = Mutex::new(Throttle::new(STRANGER_LOG_INTERVAL));
 
 /// An advisory lock of the database, and thus of the cluster.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +83,7 @@ pub(in crate::postgres) async fn is_of_stranger(
     lock: Lock,
 ) -> Result<bool, sqlx::Error> {
     let Some(holder) = stranger_with(open, (lock.0, lock.1)).await? else { return Ok(false) };
-    if STRANGER_LOGGED.lock().lets_through(clock::monotonic()) {
+    if STRANGER_LOG.lock().lets_through(clock::monotonic()) {
         tracing::warn!(
             holder,
             "a session without the rights on Punctual's tables holds an advisory lock of Punctual; \

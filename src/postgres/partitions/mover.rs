@@ -27,7 +27,7 @@ const ROWS_MAX: i64 = 1000;
 const BYTES_MAX: i64 = 8 << 20;
 /// Maximum number of rows that a round skips because of a lock, or of a refusal for other reasons
 /// than the values.
-const PASSED_BY_MAX: u32 = 8;
+const SKIPPED_MAX: u32 = 8;
 /// Up to this many far tasks are counted, more are estimated.
 const COUNT_MAX: i64 = 10_000;
 
@@ -61,24 +61,13 @@ impl Mover {
         Self { connection: Connection::new(settings, PURPOSE) }
     }
 
-    /// As [`Self::round_counted`], for callers that need no count of a failed round.
-    pub async fn round(&mut self, range: IdRange) -> Result<Moved, PostgresError> {
-        let mut moved = Moved::default();
-        self.round_counted(range, &mut moved).await?;
-        Ok(moved)
-    }
-
     /// Moves all tasks that are due within `range`, in due order. Leaves must be attached for the
     /// whole range. A task that cannot be moved does not stop the others. A cause that stops all of
     /// them (a full disk, a missing right, a lock on the table) becomes the error of the round
     /// after a few attempts. Each chunk is added to `moved` when it has committed, whatever fails
     /// later.
-    pub async fn round_counted(
-        &mut self,
-        range: IdRange,
-        moved: &mut Moved,
-    ) -> Result<(), PostgresError> {
-        let (mut rest, mut rows_max, mut passed_by) = (range, ROWS_MAX, 0);
+    pub async fn round(&mut self, range: IdRange, moved: &mut Moved) -> Result<(), PostgresError> {
+        let (mut rest, mut rows_max, mut skipped_count) = (range, ROWS_MAX, 0);
         let mut needs_lock = true;
         while !rest.is_empty() {
             match self.move_chunk(rest, rows_max, needs_lock).await {
@@ -98,8 +87,8 @@ impl Mover {
                     | PostgresError::GaveWay { .. },
                 ) if rows_max > 1 => rows_max = (rows_max / 2).max(1),
                 // More than a few refusals mean that the table is locked, not some rows.
-                Err(PostgresError::GaveWay { .. }) if passed_by < PASSED_BY_MAX => {
-                    passed_by += 1;
+                Err(PostgresError::GaveWay { .. }) if skipped_count < SKIPPED_MAX => {
+                    skipped_count += 1;
                     let Some(locked) = self.first_of(rest).await? else { break };
                     tracing::info!(
                         id = %locked,
@@ -109,9 +98,9 @@ impl Mover {
                 }
                 // The same holds for refusals that have other causes than values.
                 Err(error @ (PostgresError::BadValue { .. } | PostgresError::Refused { .. }))
-                    if error.is_of_the_data() || passed_by < PASSED_BY_MAX =>
+                    if error.is_of_the_data() || skipped_count < SKIPPED_MAX =>
                 {
-                    passed_by += u32::from(!error.is_of_the_data());
+                    skipped_count += u32::from(!error.is_of_the_data());
                     let Some(stuck) = self.first_of(rest).await? else { break };
                     tracing::error!(
                         id = %stuck, error = chain(&error),

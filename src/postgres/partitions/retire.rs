@@ -66,27 +66,19 @@ impl Retirer {
         Self { parent, rules, work, detach }
     }
 
-    /// As [`Self::round_counted`], for callers that need no count of a failed round.
-    pub async fn round(&mut self) -> Result<Retired, PostgresError> {
-        let mut retired = Retired::default();
-        self.round_counted(&mut retired).await?;
-        Ok(retired)
-    }
-
     /// Retires all partitions that may go. This may take as long as an open transaction that has
     /// read the table, so run it in a task of its own. Each partition is added to `retired` when it
     /// is done, whatever fails later.
-    pub async fn round_counted(&mut self, retired: &mut Retired) -> Result<(), PostgresError> {
+    pub async fn round(&mut self, retired: &mut Retired) -> Result<(), PostgresError> {
         let outcome = self.retire_all(retired).await;
-        // The lock is released explicitly: a connection that is merely closed keeps it until the
-        // server notices.
-        if outcome.is_ok() {
-            self.unlock().await?;
-        }
+        // The lock is released explicitly, also after a failure: a connection that is merely closed
+        // keeps it until the server notices. A server that is away would not answer.
+        let is_away = outcome.as_ref().is_err_and(PostgresError::is_away);
+        let unlocked = if is_away { Ok(()) } else { self.unlock().await };
         // Rounds with work are rare, so no connections are kept between them.
         self.work.close();
         self.detach.close();
-        outcome
+        outcome.and(unlocked)
     }
 
     async fn retire_all(&mut self, retired: &mut Retired) -> Result<(), PostgresError> {

@@ -1,9 +1,10 @@
 //! Changes of schedules: create or replace, pause and resume, delete.
 //!
 //! One transaction locks the row of the schedule throughout, so that no run is made meanwhile. The
-//! transaction withdraws the unclaimed runs (see [`withdraw`](mod@super::withdraw)). `next_run_at`
-//! goes back to the earliest withdrawn run. Claimed runs stay, and a changed timing begins after
-//! the last claimed one.
+//! transaction withdraws unclaimed runs (see [`withdraw`](mod@super::withdraw)): all of them for a
+//! pause, another timing or another key, otherwise those that are not due yet. `next_run_at` goes
+//! back to the earliest withdrawn run. The other runs stay with their records, and a changed timing
+//! begins after the last claimed one.
 //!
 //! ```text
 //! lock the schedule ──▶ withdraw its runs ──▶ write the schedule, revision + 1 ──▶ commit
@@ -15,10 +16,10 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use super::Schedules;
-use super::read::{AHEAD, NOW};
-use super::row::{SPECIFICATION, bind, schedule_of};
+use super::read::{AHEAD, NOW, TAKEN, without_ended};
+use super::row::{SPECIFICATION, all_columns, bind, schedule_of};
 use super::withdraw::{RunsOf, Withdrawal, withdraw};
-use crate::domain::schedule::change::{CLAIMED_AHEAD_MAX, Change, Instants, Reached};
+use crate::domain::schedule::change::{CLAIMED_AHEAD_MAX, Change, Instants, Reached, Shifts};
 use crate::domain::schedule::zone;
 use crate::domain::schedule::{RevisionCondition, Schedule, ScheduleChange, StoredSchedule};
 use crate::domain::{PrincipalId, ScheduleName, Shard, Timestamp, TopicName};
@@ -51,9 +52,10 @@ pub struct NamedSchedule<'a> {
 }
 
 fn lock_text() -> String {
+    let columns = all_columns();
     format!(
         "-- lock a schedule
-select *, {AHEAD}, {NOW} from schedule where topic = $1 and name = $2 for update"
+select {columns}, {AHEAD}, {TAKEN}, {NOW} from schedule where topic = $1 and name = $2 for update"
     )
 }
 
@@ -170,10 +172,10 @@ async fn put(
     let done = match locked {
         _ if !new.condition.allows(current) => ScheduleChange::Unmet(current),
         Some(locked) if may_tell && locked.stored.schedule == *schedule => {
-            ScheduleChange::Unchanged(locked.stored)
+            locked.unchanged(&mut transaction).await?
         }
         Some(locked) => {
-            let terms = locked.terms(new.by, schedule);
+            let terms = locked.terms(new.by, new);
             match change(&mut transaction, &locked, new, terms, keys).await? {
                 Some(stored) => ScheduleChange::Changed(stored),
                 None => ScheduleChange::NoRun,
@@ -201,12 +203,13 @@ async fn create(
     let next = schedule.specification.next_after(now, 0);
     let Some(next) = next else { return Ok(ScheduleChange::NoRun) };
     let stored_record = sealed(keys, schedule)?;
+    let returned = all_columns();
     let text = format!(
         "-- create a schedule
 insert into schedule (topic, name, next_run_at, look_at, {})
 values ($1, $2, $3, $4, {})
 on conflict (topic, name) do nothing
-returning *, null::bigint[] as ahead",
+returning {returned}, {AHEAD}, {TAKEN}, {NOW}",
         columns(),
         parameters(5)
     );
@@ -222,8 +225,8 @@ returning *, null::bigint[] as ahead",
     })
 }
 
-/// Withdraws runs of a locked schedule, and replaces the schedule by `new`. Returns `None` when
-/// `new` must have a run after now, and would have none.
+/// Withdraws runs of a locked schedule, and replaces the schedule by `new`. Returns `None` when the
+/// timing of `new` is another one, and no instant of it comes.
 pub(super) async fn change(
     open: &mut PgConnection,
     locked: &Locked,
@@ -238,33 +241,36 @@ pub(super) async fn change(
     let last = sqlx::query_scalar(LAST_RUN).bind(stored.id.0).bind(claimed_to.as_millis());
     let last: Option<i64> = last.fetch_one(&mut *open).await?;
     let (before, after) = (&stored.schedule.specification, &new.schedule.specification);
-    let StoredSchedule { next_run_at, runs_made, skipped, .. } = *stored;
+    let StoredSchedule { next_run_at, runs_made, skipped, not_missed, .. } = *stored;
     let change = Change {
         before,
         after,
         instants,
-        reached: Reached { next_run_at, runs_made, skipped },
+        reached: Reached { next_run_at, runs_made, skipped, not_missed },
         withdrawn,
         last_run_at: last.map(Timestamp::from_millis),
     };
-    let shift = stored.schedule.shift().min(new.schedule.shift());
-    let Reached { next_run_at: next, runs_made, skipped } = change.outcome(locked.now, shift);
-    // A paused or resumed schedule may have ended. A refusal for another record would tell a caller
-    // who may not see it whether a guess is right.
-    let is_same = (!new.sees_record || stored.schedule.record == new.schedule.record)
-        && before.timing == after.timing;
-    if next.is_none() && !is_same {
+    let shifts = Shifts { before: stored.schedule.shift(), after: new.schedule.shift() };
+    let Reached { next_run_at: next, runs_made, skipped, not_missed } =
+        change.outcome(locked.now, shifts);
+    // A schedule that has ended can be changed, so that a file with it can still be applied.
+    let has_all_runs = after.runs_max.is_some_and(|runs_max| runs_made >= runs_max);
+    let may_end = before.timing == after.timing
+        || has_all_runs && after.timing.next_after(locked.now).is_some();
+    if next.is_none() && !may_end {
         return Ok(None);
     }
     let stored_record = sealed(keys, new.schedule)?;
+    let returned = all_columns();
     let text = format!(
         "-- change a schedule
-update schedule set (next_run_at, look_at, runs_made, skipped, revision, changed_at, {})
-  = ($3, $4, $5, $6, revision + 1, clock_timestamp(), {})
+update schedule set (next_run_at, look_at, runs_made, skipped, not_missed_from, not_missed_to,
+    revision, changed_at, {})
+  = ($3, $4, $5, $6, $7, $8, revision + 1, clock_timestamp(), {})
 where id = $1 and revision = $2
-returning *, null::bigint[] as ahead",
+returning {returned}, {AHEAD}, {TAKEN}, {NOW}",
         columns(),
-        parameters(7)
+        parameters(9)
     );
     let query = sqlx::query(AssertSqlSafe(text))
         .bind(stored.id.0)
@@ -272,10 +278,13 @@ returning *, null::bigint[] as ahead",
         .bind(next.map(Timestamp::as_millis))
         .bind(look_at_of(new.schedule, next, locked.now))
         .bind(runs_made.saturating_as::<i64>())
-        .bind(skipped.saturating_as::<i64>());
+        .bind(skipped.saturating_as::<i64>())
+        .bind(not_missed.from.as_millis())
+        .bind(not_missed.to.as_millis());
     // The row is locked, so it is there.
-    let row = bind_schedule(query, new, stored_record.as_columns()).fetch_one(open).await?;
-    schedule_of(&row, keys).map(Some)
+    let row = bind_schedule(query, new, stored_record.as_columns()).fetch_one(&mut *open).await?;
+    // Runs that stay are in the shard of before.
+    without_ended(open, schedule_of(&row, keys)?, locked.shard).await.map(Some)
 }
 
 /// Returns when the runs of a changed schedule are to be made: at once, unless it is paused.
@@ -323,13 +332,14 @@ async fn set_paused(
         return Ok(ScheduleChange::Unmet(Some(current)));
     }
     if locked.stored.schedule.specification.is_paused == is_paused {
+        let unchanged = locked.unchanged(&mut transaction).await?;
         transaction.rollback().await?;
-        return Ok(ScheduleChange::Unchanged(locked.stored));
+        return Ok(unchanged);
     }
     let mut schedule = locked.stored.schedule.clone();
     schedule.specification.is_paused = is_paused;
     let new = locked.with(&schedule);
-    let terms = locked.terms(named.by, &schedule);
+    let terms = locked.terms(named.by, new);
     let changed = change(&mut transaction, &locked, new, terms, keys).await?;
     let Some(stored) = changed else { return Err(sqlx::Error::RowNotFound) };
     transaction.commit().await?;
@@ -341,9 +351,29 @@ impl Locked {
         Withdrawal { schedule: &self.stored, shard: self.shard, runs_of, by }
     }
 
+    async fn unchanged(self, open: &mut PgConnection) -> Result<ScheduleChange, sqlx::Error> {
+        without_ended(open, self.stored, self.shard).await.map(ScheduleChange::Unchanged)
+    }
+
     /// Returns the terms of a change by a caller.
-    fn terms(&self, by: Option<PrincipalId>, new: &Schedule) -> Terms {
-        Terms { by, instants: self.instants(new), runs_of: RunsOf::Schedule }
+    fn terms(&self, by: Option<PrincipalId>, new: NewSchedule<'_>) -> Terms {
+        Terms { by, instants: self.instants(new.schedule), runs_of: self.withdrawn_by(new) }
+    }
+
+    /// Returns the runs that are withdrawn when `new` takes the place of the schedule. Runs that
+    /// are due would be missed ones then, so they stay if they may.
+    fn withdrawn_by(&self, new: NewSchedule<'_>) -> RunsOf {
+        let (before, after) = (&self.stored.schedule, new.schedule);
+        let is_same_timing = before.specification.timing == after.specification.timing;
+        // Runs with another key are in another shard, where a later change would not find them. A
+        // dry run does not tell a caller who may not see the key whether it is another one.
+        let may_tell = new.sees_record || !new.is_dry_run;
+        let is_same_key = !may_tell || before.record.key == after.record.key;
+        if is_same_timing && is_same_key && !after.specification.is_paused {
+            RunsOf::NotDue
+        } else {
+            RunsOf::Schedule
+        }
     }
 
     /// Returns what becomes of the instants when `new` takes the place of the schedule. The change

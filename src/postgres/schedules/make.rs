@@ -15,8 +15,8 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 use uuid::Uuid;
 
 use super::KEEP_PLANS;
-use super::read::{self, NOW, ScheduleCounts};
-use super::row::{SPECIFICATION, millis_of, record_of, specification_of};
+use super::read::{self, NOW, ScheduleCounts, TAKEN};
+use super::row::{SPECIFICATION, millis_of, not_missed_of, record_of, specification_of};
 use crate::domain::schedule::backfill;
 use crate::domain::schedule::plan::{Plan, Progress, RUNS_MAX, RunOverlap};
 use crate::domain::schedule::zone;
@@ -43,17 +43,14 @@ const RUN_RETENTION: Duration = backfill::AGE_MAX.saturating_add(Duration::from_
 /// are left in the end.
 const FORGOTTEN_MAX: usize = 2 * RUNS_MAX;
 
-/// The bytes of the records that one look reads, unless one record alone has more: 8 MiB.
+/// The bytes of the records, or of their keys, that one look reads, unless one alone has more: 8
+/// MiB.
 const RECORDS_BYTES_MAX: usize = 8 << 20;
 
 /// Maximum number of the last runs of a schedule that are searched for an unfinished run. A
 /// schedule that skips overlapping runs has one unfinished run at a time. There are more only after
 /// a change from `allow`, and after a backfill.
 const LAST_RUNS: i64 = 10;
-
-/// The most instants from the next run on that are looked up because they may have runs. Further
-/// ones get none either: the statement stores no second run of an instant.
-const TAKEN_MAX: i64 = 1_000;
 
 /// The most runs of a deleted schedule that one statement deletes.
 const SWEPT_MAX: i64 = 5_000;
@@ -187,16 +184,18 @@ impl RunTask {
 }
 
 /// The time of the statement decides, not of the row, so that the index is used. Payload and
-/// headers are read only when the records of runs must be sealed by this node. Of these, a look
-/// reads [`RECORDS_BYTES_MAX`], but one at least.
+/// headers are read only when the records of runs must be sealed by this node, and otherwise the
+/// key alone. A look reads [`RECORDS_BYTES_MAX`] of them, but one schedule at least.
 fn select_text(condition: &str) -> String {
     format!(
         "-- schedules to make runs of
 with head as materialized (
-  select h.*, sum(case when is_read then record_bytes else 0 end) over (order by look_at, id)
-    - case when is_read then record_bytes else 0 end as bytes_before
+  select h.*, sum(case when is_read then record_bytes else key_bytes end)
+      over (order by look_at, id)
+    - case when is_read then record_bytes else key_bytes end as bytes_before
   from (
     select id, look_at, $3 or punctual_sealed_by(headers) is not null as is_read,
+      coalesce(octet_length(key), 0) as key_bytes,
       coalesce(octet_length(key), 0) + coalesce(octet_length(payload), 0)
         + coalesce(octet_length(headers), 0) as record_bytes
     from schedule
@@ -204,15 +203,13 @@ with head as materialized (
     order by look_at, id limit $2
   ) h
 )
-select id, topic, name, revision, key, next_run_at, runs_made, skipped, {SPECIFICATION}, {NOW},
-  array(select r.instant from schedule_run r
-    where r.schedule_id = schedule.id and r.instant >= schedule.next_run_at
-    order by r.instant limit {TAKEN_MAX}) as taken,
+select id, topic, name, revision, key, next_run_at, runs_made, skipped, not_missed_from,
+  not_missed_to, {SPECIFICATION}, {NOW}, {TAKEN},
   h.record_bytes, h.is_read, case when h.is_read then payload end as payload,
   case when h.is_read then headers end as headers, (select count(*) from head) as found
 from (select id as head_id, record_bytes, is_read, bytes_before from head) h
 join schedule on id = h.head_id
-where not h.is_read or h.bytes_before < {RECORDS_BYTES_MAX}
+where h.bytes_before < {RECORDS_BYTES_MAX}
 order by look_at, id"
     )
 }
@@ -226,7 +223,7 @@ order by look_at, id"
 ///
 /// A statement forgets at most [`FORGOTTEN_MAX`] runs of a schedule: after an outage, there are
 /// many. Runs of a paused topic, and those that a caller has moved, may still wait. They are kept,
-/// so that a change of the schedule withdraws them.
+/// so that a pause of the schedule withdraws them.
 fn make_text() -> String {
     let stored = stored_text("$14");
     format!(
@@ -500,6 +497,7 @@ fn due_schedule_of(row: &PgRow, keys: &KeySet) -> Result<DueSchedule, sqlx::Erro
             skipped: count("skipped")?,
             is_busy: false,
             taken: &[],
+            not_missed: not_missed_of(row)?,
         },
         taken: taken.into_iter().map(Timestamp::from_millis).collect(),
         specification: specification.map_err(|error| error.to_string()),

@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use super::change::{Terms, change, lock};
 use super::make::RunMaker;
-use super::read::{AHEAD, NOW, without_payload};
+use super::read::{AHEAD, NOW, TAKEN, without_payload};
 use super::row::listed_schedule_of;
 use super::withdraw::RunsOf;
 use crate::clock;
@@ -33,7 +33,7 @@ fn older_text() -> String {
     let columns = without_payload();
     format!(
         "-- schedules with older rules of their zone
-select {columns}, {AHEAD}, {NOW} from schedule
+select {columns}, {AHEAD}, {TAKEN}, {NOW} from schedule
 where cron is not null and tzdata < $1 and shard = any($2) and id <> all($3)
 order by tzdata limit {LIMIT}"
     )

@@ -9,17 +9,27 @@ use sqlx::query::Query;
 use sqlx::{Postgres, Row as _};
 
 use crate::domain::schedule::cron::Cron;
-use crate::domain::schedule::plan::{MissedPolicy, MissedRuns, RunOverlap};
+use crate::domain::schedule::plan::{MissedPolicy, MissedRuns, NotMissed, RunOverlap};
 use crate::domain::schedule::timing::{Gap, Overlap, Recurrence, Timing};
 use crate::domain::schedule::zone::{self, Zone};
 use crate::domain::schedule::{Schedule, ScheduleId, Specification, StoredSchedule};
 use crate::domain::{Headers, Record, ScheduleName, Timestamp, TopicName, TrackedRow, Unopened};
+use crate::postgres::tasks::look_up::listed_key;
 use crate::sealing::{KeySet, OpenedRecord, OwnedColumns, RecordOwner};
 
 /// The columns of a specification, in the order of [`bind`].
 pub(super) const SPECIFICATION: &str = "cron, has_seconds, time_zone, dst_gap, dst_overlap, \
      every_ms, phase_ms, starts_at, ends_at, exclude, runs_max, missed_count_max, \
      missed_within_ms, is_paused, note, skips_overlap, spread_ms, tzdata";
+
+/// Returns the columns of a schedule with its record. They are named, because a new column would
+/// change the result of `*`, and Postgres refuses a prepared statement whose result changes.
+pub(super) fn all_columns() -> String {
+    format!(
+        "id, topic, name, shard, key, payload, headers, tracking, submitted_by, revision,
+  next_run_at, runs_made, skipped, not_missed_from, not_missed_to, runs_known_from, {SPECIFICATION}"
+    )
+}
 
 /// Binds the columns of [`SPECIFICATION`].
 pub(super) fn bind<'q>(
@@ -134,13 +144,13 @@ pub(super) fn record_of(row: &PgRow, keys: &KeySet) -> Result<OwnedColumns, sqlx
     }
 }
 
-/// Reads a schedule with all its columns.
+/// Reads a schedule with [`all_columns`].
 pub(super) fn schedule_of(row: &PgRow, keys: &KeySet) -> Result<StoredSchedule, sqlx::Error> {
     stored_of(row, record_of(row, keys)?)
 }
 
 /// Reads a schedule of a list, which has the beginning of the headers and no payload. The result
-/// has neither, and no key when this node cannot decrypt it.
+/// has neither, and no key when the key is long, or this node cannot decrypt it.
 pub(super) fn listed_schedule_of(
     row: &PgRow,
     keys: &KeySet,
@@ -148,7 +158,7 @@ pub(super) fn listed_schedule_of(
     let head = row.try_get::<Option<Vec<u8>>, _>("headers")?.unwrap_or_default();
     let owner = RecordOwner::Schedule(row.try_get("topic")?, row.try_get("name")?);
     let key = keys.open_key(owner, &head, row.try_get("key")?).unwrap_or_default();
-    stored_of(row, OwnedColumns { key, ..OwnedColumns::default() })
+    stored_of(row, OwnedColumns { key: listed_key(key).key, ..OwnedColumns::default() })
 }
 
 fn stored_of(row: &PgRow, record: OwnedColumns) -> Result<StoredSchedule, sqlx::Error> {
@@ -159,6 +169,7 @@ fn stored_of(row: &PgRow, record: OwnedColumns) -> Result<StoredSchedule, sqlx::
         None => None,
     };
     let ahead: Option<Vec<i64>> = row.try_get("ahead")?;
+    let taken: Vec<i64> = row.try_get("taken")?;
     let count = |column: &str| -> Result<u64, sqlx::Error> {
         Ok(row.try_get::<i64, _>(column)?.saturating_as::<u64>())
     };
@@ -179,9 +190,19 @@ fn stored_of(row: &PgRow, record: OwnedColumns) -> Result<StoredSchedule, sqlx::
         next_run_at: time_of(row, "next_run_at")?,
         runs_made: count("runs_made")?,
         skipped: count("skipped")?,
+        not_missed: not_missed_of(row)?,
         ahead: ahead.unwrap_or_default().into_iter().map(Timestamp::from_millis).collect(),
+        taken: taken.into_iter().map(Timestamp::from_millis).collect(),
+        read_at: Timestamp::from_micros(row.try_get("now")?),
         tzdata: row.try_get("tzdata")?,
         runs_known_from: Timestamp::from_millis(row.try_get("runs_known_from")?),
+    })
+}
+
+pub(super) fn not_missed_of(row: &PgRow) -> Result<NotMissed, sqlx::Error> {
+    Ok(NotMissed {
+        from: Timestamp::from_millis(row.try_get("not_missed_from")?),
+        to: Timestamp::from_millis(row.try_get("not_missed_to")?),
     })
 }
 

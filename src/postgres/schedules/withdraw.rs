@@ -10,7 +10,7 @@
 //!   └─ delete the rows in task_far, then in task, and free their names ──▶ find again
 //! ```
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use az::SaturatingAs as _;
 use sqlx::Row as _;
@@ -20,7 +20,7 @@ use uuid::Uuid;
 use super::row::time_of;
 use super::{KEEP_PLANS, PLAN_ANEW};
 use crate::domain::schedule::StoredSchedule;
-use crate::domain::schedule::change::Withdrawn;
+use crate::domain::schedule::change::{UNBROKEN_MAX, Withdrawn, unbroken_from};
 use crate::domain::{PrincipalId, TaskId, Timestamp};
 use crate::postgres::tasks::cancel::{CancelRow, FAR, GROUP_MAX, NEAR, delete_rows};
 
@@ -30,6 +30,9 @@ pub(super) enum RunsOf {
     /// Those that the schedule makes by itself, while each is its first row and not due. Others
     /// have overdue instants, or a caller has moved them.
     FirstRows,
+    /// Those that the schedule makes by itself, and that would not be due yet if nobody had moved
+    /// them.
+    NotDue,
     /// Those that the schedule makes by itself.
     Schedule,
     /// Those of backfills, too.
@@ -46,24 +49,29 @@ pub(super) struct Withdrawal<'a> {
     pub(super) by: Option<PrincipalId>,
 }
 
-/// Asks only about runs that are not older than every task that waits: a schedule of seconds has
-/// some 800,000 runs.
+/// Asks only about runs that are not older than every task that waits, and if wanted only about
+/// those that are not due: a schedule of seconds has some 800,000 runs. The first id of a run has
+/// the time at which the schedule made it due.
 const UNCLAIMED: &str = "-- runs of a schedule that are not claimed
-with oldest as materialized (
-  select least((select id from task where shard = $2 order by id limit 1),
-    (select id from task_far order by id limit 1)) as id
+with undue as materialized (
+  select case when not $5 then punctual_batch_at(clock_timestamp()) end as id
+), oldest as materialized (
+  select greatest(least((select id from task where shard = $2 order by id limit 1),
+    (select id from task_far order by id limit 1)), (select id from undue)) as id
 ), recent as materialized (
   select r.instant, r.first_id, r.first_id as row_id from schedule_run r
   where r.schedule_id = $1 and ($3 or not r.is_backfill)
     and r.first_id >= (select id from oldest)
-    and ($4 or punctual_time(r.first_id) > clock_timestamp())
+    and ($5 or punctual_time(r.first_id) > clock_timestamp())
 ), ends as materialized (
-  select (select first_id from task_follow order by first_id limit 1) as first,
+  select greatest((select first_id from task_follow order by first_id limit 1),
+      (select id from undue)) as first,
     (select first_id from task_follow order by first_id desc limit 1) as last
 ), followed as materialized (
   select r.instant, r.first_id from schedule_run r
   where $4 and r.schedule_id = $1 and ($3 or not r.is_backfill)
     and r.first_id >= (select first from ends) and r.first_id <= (select last from ends)
+    and ($5 or punctual_time(r.first_id) > clock_timestamp())
 ), waiting as (
   select * from recent
   union all
@@ -92,6 +100,12 @@ with e as (
 )
 delete from task_name n using e where n.topic = e.topic and n.name = e.name";
 
+/// The instants between two whose runs stay, from the last one back.
+const KEPT: &str = "-- instants of a schedule with runs
+select instant from schedule_run
+where schedule_id = $1 and instant > $2 and instant < $3
+order by instant desc limit $4";
+
 /// A run that was not claimed a moment ago.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Unclaimed {
@@ -106,10 +120,16 @@ pub(super) async fn withdraw(
     withdrawal: Withdrawal<'_>,
 ) -> Result<Withdrawn, sqlx::Error> {
     let mut withdrawn = Withdrawn::default();
-    let mut before = Vec::new();
+    let (mut before, mut instants) = (Vec::new(), BTreeSet::new());
     loop {
         let runs = find(open, withdrawal).await?;
         if runs.is_empty() {
+            withdrawn.unbroken_from = match withdrawal.runs_of {
+                // Of these, none has an instant that was missed.
+                RunsOf::FirstRows | RunsOf::NotDue => withdrawn.earliest,
+                RunsOf::Schedule => last_runs_from(open, withdrawal, &instants).await?,
+                RunsOf::All => None,
+            };
             return Ok(withdrawn);
         }
         if runs == before {
@@ -117,10 +137,24 @@ pub(super) async fn withdraw(
             return Err(sqlx::Error::RowNotFound);
         }
         for runs in runs.chunks(GROUP_MAX) {
-            withdraw_group(open, withdrawal, runs, &mut withdrawn).await?;
+            withdraw_group(open, withdrawal, runs, (&mut withdrawn, &mut instants)).await?;
         }
         before = runs;
     }
+}
+
+/// Returns the first of the last runs with no instant between them that has no run.
+async fn last_runs_from(
+    open: &mut PgConnection,
+    Withdrawal { schedule, .. }: Withdrawal<'_>,
+    withdrawn: &BTreeSet<Timestamp>,
+) -> Result<Option<Timestamp>, sqlx::Error> {
+    let (Some(first), Some(last)) = (withdrawn.first(), withdrawn.last()) else { return Ok(None) };
+    let query = sqlx::query_scalar(KEPT).bind(schedule.id.0);
+    let query = query.bind(first.as_millis()).bind(last.as_millis());
+    let kept: Vec<i64> = query.bind(UNBROKEN_MAX.saturating_as::<i64>()).fetch_all(open).await?;
+    let kept = kept.into_iter().map(Timestamp::from_millis).collect();
+    Ok(unbroken_from(&schedule.schedule.specification.timing, withdrawn, &kept))
 }
 
 async fn find(
@@ -128,7 +162,9 @@ async fn find(
     Withdrawal { schedule, shard, runs_of, .. }: Withdrawal<'_>,
 ) -> Result<Vec<Unclaimed>, sqlx::Error> {
     let query = sqlx::query(UNCLAIMED).bind(schedule.id.0).bind(shard);
+    let takes_due = matches!(runs_of, RunsOf::Schedule | RunsOf::All);
     let query = query.bind(runs_of == RunsOf::All).bind(runs_of != RunsOf::FirstRows);
+    let query = query.bind(takes_due);
     sqlx::query(KEEP_PLANS).execute(&mut *open).await?;
     let runs = query.fetch_all(&mut *open).await?;
     sqlx::query(PLAN_ANEW).execute(open).await?;
@@ -148,7 +184,7 @@ async fn withdraw_group(
     open: &mut PgConnection,
     Withdrawal { schedule, by, .. }: Withdrawal<'_>,
     runs: &[Unclaimed],
-    withdrawn: &mut Withdrawn,
+    (withdrawn, instants): (&mut Withdrawn, &mut BTreeSet<Timestamp>),
 ) -> Result<(), sqlx::Error> {
     let gone = delete(open, runs, by).await?;
     let gone: Vec<&Unclaimed> = runs.iter().filter(|run| gone.contains(&run.id)).collect();
@@ -172,6 +208,8 @@ async fn withdraw_group(
             let missed = row.try_get::<i64, _>("missed")?.saturating_as::<u64>();
             (withdrawn.earliest, withdrawn.missed) = (at, missed);
         }
+        withdrawn.latest = withdrawn.latest.max(at);
+        instants.extend(at);
     }
     withdrawn.count = withdrawn.count.saturating_add(forgotten.len().saturating_as::<u64>());
     Ok(())

@@ -31,7 +31,7 @@ use self::effects::{Effects, Times};
 use super::look_up::lowest_batch_of;
 use super::settle::follow_of;
 use crate::domain::task::feedback::{Effect, FIRST_IN_FLIGHT, Follow, Place, Verdict};
-use crate::domain::{TaskId, TrackedRow};
+use crate::domain::{TaskId, TopicName, TrackedRow};
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
@@ -182,7 +182,7 @@ async fn take_followed(
     let (wanted, looked_for): (Vec<_>, Vec<_>) = met.iter().copied().partition(|(call, locked)| {
         locked.follow.hear(call.call, Place::Pending, locked.attempts_max).1.takes_the_row()
     });
-    let taken = take_rows(&mut *open, &rows_of(&wanted)).await?;
+    let taken = take_rows(&mut *open, &wanted).await?;
     let seen = look_for(&mut *open, &rows_of(&looked_for)).await?;
     let claimed: Vec<TaskId> = rows_of(&wanted)
         .into_iter()
@@ -196,10 +196,11 @@ async fn take_followed(
         let place = if is_pending { Place::Pending } else { Place::Claimed };
         let (verdict, effect) = locked.follow.hear(call.call, place, locked.attempts_max);
         let found = taken.get(&locked.row).or_else(|| in_flight.get(&locked.row));
-        match (effect, found) {
+        match (effect, found.filter(|found| call.is_for(&found.topic))) {
             (Effect::Nothing, _) => effects.nothing(call, verdict),
             (effect, Some(found)) => effects.add(call, found, locked.follow, (verdict, effect)),
-            // The batch is hidden for a moment, because its partition is being detached.
+            // The batch is hidden for a moment, because its partition is being detached. Or the
+            // task is of another topic than the call, as a look-up will tell.
             (_, None) => effects.nothing(call, Verdict::Busy),
         }
     }
@@ -245,7 +246,10 @@ async fn take_marked<'a>(
     let mut effects = Effects::new(times);
     let mut kept = HashSet::new();
     for call in calls {
-        let Some(found) = in_flight.get(&call.first) else { continue };
+        let Some(found) = in_flight.get(&call.first).filter(|found| call.is_for(&found.topic))
+        else {
+            continue;
+        };
         let limit = found.tracking.attempts_max();
         let (verdict, effect) = FIRST_IN_FLIGHT.hear(call.call, Place::Claimed, limit);
         if effect == Effect::Nothing {
@@ -271,27 +275,35 @@ fn rows_of(calls: &[(&AnswerCall, &Locked)]) -> Vec<TaskId> {
 /// for both tables would miss a row that is being moved.
 async fn take_rows(
     open: &mut PgConnection,
-    rows: &[TaskId],
+    calls: &[(&AnswerCall, &Locked)],
 ) -> Result<HashMap<TaskId, FoundRow>, sqlx::Error> {
     let mut taken = HashMap::new();
-    if rows.is_empty() {
+    if calls.is_empty() {
         return Ok(taken);
     }
-    let mut far: Vec<Uuid> = rows.iter().map(|row| row.uuid()).collect();
-    far.sort_unstable();
-    let found = query(statements::TAKE_FAR).bind(far).fetch_all(&mut *open).await?;
+    let mut wanted: Vec<(TaskId, Option<&str>)> = calls
+        .iter()
+        .map(|(call, locked)| (locked.row, call.topic.as_ref().map(TopicName::as_str)))
+        .collect();
+    wanted.sort_unstable();
+    let (far, topics): (Vec<Uuid>, Vec<Option<&str>>) =
+        wanted.iter().map(|(row, topic)| (row.uuid(), *topic)).unzip();
+    let topics = topics.iter().any(Option::is_some).then_some(topics);
+    let found = query(statements::TAKE_FAR).bind(far).bind(topics).fetch_all(&mut *open).await?;
     for row in &found {
         let row = found_of(row)?;
         taken.insert(row.id, row);
     }
-    let mut near: Vec<TaskId> =
-        rows.iter().copied().filter(|row| !taken.contains_key(row)).collect();
-    near.sort_unstable_by_key(|row| (row.shard().as_smallint(), *row));
-    if near.is_empty() {
+    wanted.retain(|(row, _topic)| !taken.contains_key(row));
+    wanted.sort_unstable_by_key(|(row, _topic)| (row.shard().as_smallint(), *row));
+    if wanted.is_empty() {
         return Ok(taken);
     }
+    let near: Vec<TaskId> = wanted.iter().map(|(row, _topic)| *row).collect();
+    let topics: Vec<Option<&str>> = wanted.iter().map(|(_row, topic)| *topic).collect();
     let (shards, ids) = by_shard(&near);
-    for row in &query(statements::TAKE_NEAR).bind(shards).bind(ids).fetch_all(open).await? {
+    let take = query(statements::TAKE_NEAR).bind(shards).bind(ids).bind(topics);
+    for row in &take.fetch_all(open).await? {
         let row = found_of(row)?;
         taken.insert(row.id, row);
     }

@@ -73,7 +73,7 @@ impl Cancels {
         &mut self,
         firsts: &[(TaskId, Option<PrincipalId>)],
     ) -> (Vec<Option<TaskView>>, Result<(), PostgresError>) {
-        assert!(firsts.len() <= GROUP_MAX, "the lane that makes the groups bounds them");
+        assert!(firsts.len() <= GROUP_MAX, "the caller limits the size of groups");
         let mut cancelled = HashMap::with_capacity(firsts.len());
         let outcome = self.cancel_each(firsts, &mut cancelled).await;
         self.note_names(&cancelled).await;
@@ -182,10 +182,10 @@ pub(in crate::postgres) struct TaskTable {
 /// Builds the statement that cancels tasks in one of the two tables.
 ///
 /// Each line of the execlog depends on the deleted row, and so does the new state of the entry of a
-/// name: the line may be dropped before the entry. An entry locked by another transaction is
-/// skipped, because a replacement locks the entry first and the row afterwards. The replacement
-/// finds the row gone, and puts another task there, or leaves the entry as it is: see
-/// [`NOTE_NAMES`].
+/// name (4, `names::CANCELLED`): the line may be dropped before the entry. An entry locked by
+/// another transaction is skipped, because a replacement locks the entry first and the row
+/// afterwards. The replacement finds the row gone, and puts another task there, or leaves the entry
+/// as it is: see [`NOTE_NAMES`].
 ///
 /// The row of a follow-up is deleted only while `task_follow` names the row as never sent. Whoever
 /// changes that entry has taken the row. So the entry is valid for as long as the row exists.
@@ -271,7 +271,8 @@ pub(in crate::postgres) async fn delete_rows(
 }
 
 /// Writes the state of cancelled tasks to the entries of their names, once the cancel has committed
-/// and holds no locks. An entry that belongs to another task by now stays as it is.
+/// and holds no locks. An entry that belongs to another task by now stays as it is. 4 is
+/// `names::CANCELLED`.
 const NOTE_NAMES: &str = "-- note cancelled names
 update task_name n set outcome = 4
 from unnest($1::text[], $2::text[], $3::uuid[]) as w (topic, name, first)

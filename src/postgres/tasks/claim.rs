@@ -125,7 +125,8 @@ impl Claims {
     ///
     /// # Errors
     /// After [`PostgresError::Unanswered`] the batch may exist, or may be committed seconds later:
-    /// the check of the node's own unsettled batches decides.
+    /// the check of the node's own unsettled batches decides. The same holds for an answer that
+    /// cannot be decoded, which is [`PostgresError::Refused`].
     pub async fn claim(
         &mut self,
         source: Source,

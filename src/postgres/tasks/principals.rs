@@ -74,7 +74,7 @@ pub struct Principals {
     pool: Pool,
     known: Mutex<HashMap<PrincipalName, Remembered>>,
     sessions: SessionCount,
-    used_up_said: Mutex<Throttle>,
+    used_up_log: Mutex<Throttle>,
 }
 
 /// A number that Postgres has told.
@@ -111,7 +111,7 @@ impl Principals {
             pool: Pool::new(settings, PURPOSE, connections_max),
             known: Mutex::default(),
             sessions: settings.sessions(),
-            used_up_said: Mutex::new(Throttle::new(LOG_USED_UP_EVERY)),
+            used_up_log: Mutex::new(Throttle::new(LOG_USED_UP_EVERY)),
         }
     }
 
@@ -147,7 +147,7 @@ impl Principals {
             let intern = sqlx::query_scalar(INTERN).bind(name.as_str()).bind(preferred);
             match self.ask(WHAT, intern).await? {
                 Some(USED_UP) => {
-                    if self.used_up_said.lock().lets_through(clock::monotonic()) {
+                    if self.used_up_log.lock().lets_through(clock::monotonic()) {
                         tracing::error!(
                             principal = %name,
                             "the table principal is full; its changes are stored without its name"

@@ -54,7 +54,8 @@ returning b.batch";
 /// parts depend on the updated row, so neither the settle of a node that has lost the batch nor a
 /// repeated settle creates a second follow-up. Follow-ups and dead letters take the submitters of
 /// their tasks, and the times that the tasks were moved to, from the row of the batch. A task that
-/// was finished in flight stays finished, whatever the outcome of its record.
+/// was finished in flight stays finished (5, `names::FINISHED`), whatever the outcome of its
+/// record.
 ///
 /// `|| '{}'` makes Postgres unpack a stored array once, not for each element.
 const SETTLE_WITH_FOLLOW_UPS: &str = "-- settle with follow-ups
@@ -81,6 +82,7 @@ with settled as (
   select f.first_id, f.id, f.maybe_sent
   from settled
   cross join unnest($13::uuid[], $15::uuid[], $23::boolean[]) as f(id, first_id, maybe_sent)
+  order by f.first_id
   on conflict (first_id) do update set row_id = excluded.row_id,
     maybe_sent = task_follow.maybe_sent or excluded.maybe_sent
 ), dead as (

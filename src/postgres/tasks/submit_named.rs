@@ -159,7 +159,7 @@ impl NamedSubmits {
     ///
     /// # Errors
     /// After [`PostgresError::Unanswered`] it is unknown which tasks were stored. After any other
-    /// error none was.
+    /// error none was, unless the answer could not be decoded ([`PostgresError::Refused`]).
     pub async fn store(
         &mut self,
         group: &NamedGroup<'_>,

@@ -178,3 +178,50 @@ async fn the_records_of_many_large_schedules_are_not_read_at_once() {
         .await;
     assert_eq!(node.api().metric("punctual_schedule_failures_total").await, 0.0);
 }
+
+/// Without encryption, the runs of a schedule get a copy of its record, and only its key is read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_keys_of_many_schedules_are_neither_read_at_once_nor_listed() {
+    let cluster = Cluster::start("large-keys").await;
+    let topic = cluster.topic("orders").await;
+    let mut node = cluster.node().await;
+    let body =
+        json!({ "cron": "0 0 1 1 *", "time_zone": "Europe/Berlin", "key": "k", "payload": 1 });
+    put(node.api(), &format!("/v1/schedules/{topic}/small"), &body).await;
+    let made = "select count(*) from schedule_run";
+    eventually("its run is made", DEADLINE, async || cluster.count(made).await == 1).await;
+    // Keys of 1 MiB. The runs are to be made later.
+    sqlx::query(
+        "insert into schedule (topic, name, shard, has_seconds, cron, time_zone, dst_gap,
+           dst_overlap, exclude, missed_count_max, is_paused, next_run_at, tzdata, key)
+         select topic, 'large-' || n, shard, has_seconds, cron, time_zone, dst_gap, dst_overlap,
+           exclude, missed_count_max, is_paused, next_run_at, tzdata,
+           decode(repeat('61', 1048576), 'hex')
+         from schedule s cross join generate_series(1, 40) n where s.name = 'small'",
+    )
+    .execute(&cluster.sql)
+    .await
+    .unwrap();
+    let listed = node.api().look(&format!("/v1/schedules/{topic}?limit=100")).await.json();
+    let listed = listed["schedules"].as_array().unwrap();
+    let keys: Vec<&Value> = listed.iter().map(|one| &one["key"]).collect();
+    assert_eq!((keys.len(), keys[40]), (41, &json!("k")), "the small one is the last");
+    assert!(keys[..40].iter().all(|key| key.is_null()), "as in lists of tasks");
+    node.terminate();
+    node.wait_exit(DEADLINE).await;
+
+    let due = "update schedule set look_at = 1 where name like 'large-%'";
+    sqlx::query(due).execute(&cluster.sql).await.unwrap();
+    let settings = PostgresSettings::new(&cluster.database.url).unwrap();
+    let shards: Vec<i16> = (0..16).collect();
+    let due =
+        RunMaker::new(&settings, Duration::from_secs(60)).due(&shards, 500, (None, &[])).await;
+    let due = due.unwrap();
+    assert!((8..10).contains(&due.schedules.len()), "{}", due.schedules.len());
+    assert!(due.has_more);
+
+    let node = cluster.node().await;
+    eventually("all of their runs are made", DEADLINE, async || cluster.count(made).await == 41)
+        .await;
+    assert_eq!(node.api().metric("punctual_schedule_failures_total").await, 0.0);
+}

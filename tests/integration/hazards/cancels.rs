@@ -8,6 +8,7 @@ use punctual::postgres::tasks::cancel::Cancels;
 use sqlx::postgres::PgConnection;
 
 use super::{DEADLOCK, Stage, code_of, in_background, run, staged, try_run};
+use crate::support::partitions::move_far;
 
 /// Looks for rows one by one, in the order of the array, as the canceller does.
 const PLAN: &str = "set enable_hashjoin = off; set enable_mergejoin = off; set enable_seqscan = \
@@ -22,7 +23,7 @@ fn delete(table: &str, ids: &[TaskId]) -> String {
 async fn move_all(stage: &mut Stage) -> u64 {
     let now = stage.now().await;
     let range = IdRange::of_times(now, now.plus(Duration::from_secs(3600)));
-    Mover::new(&stage.settings).round(range).await.unwrap().task_count
+    move_far(&mut Mover::new(&stage.settings), range).await.unwrap().task_count
 }
 
 /// The rule: the far table first, then the leaves. A task moves from the one to the other, never

@@ -5,12 +5,13 @@ use std::time::Duration;
 use punctual::domain::leaves::{Parent, Partition};
 use punctual::domain::{BatchId, NodeId};
 use punctual::postgres::partitions::create;
-use punctual::postgres::partitions::retire::{Retired, Retirer};
+use punctual::postgres::partitions::retire::Retired;
 use punctual::postgres::tasks::adopt::Adoptions;
 use sqlx::postgres::PgConnection;
 use tokio::task::JoinHandle;
 
 use super::{LOCK_TIMEOUT, Stage, code_of, in_background, run, try_run};
+use crate::support::partitions::retire_all;
 
 /// A partition whose time has long passed, attached and empty.
 async fn past(stage: &mut Stage, parent: Parent, hours_ago: u64) -> Partition {
@@ -21,8 +22,8 @@ async fn past(stage: &mut Stage, parent: Parent, hours_ago: u64) -> Partition {
 }
 
 fn retire(stage: &Stage, parent: Parent) -> JoinHandle<Retired> {
-    let mut retirer = Retirer::new(&stage.settings, parent, stage.rules);
-    tokio::spawn(async move { retirer.round().await.unwrap() })
+    let (settings, rules) = (stage.settings.clone(), stage.rules);
+    tokio::spawn(async move { retire_all(&settings, parent, rules).await.unwrap() })
 }
 
 /// A claim that began in `hour` and has not committed.

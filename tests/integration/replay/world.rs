@@ -35,6 +35,7 @@ use super::protocol::state::{
 };
 use super::protocol::{Action, Protocol};
 use super::tables::{self, Kept};
+use crate::support::partitions::move_far;
 use crate::support::{Database, Stack};
 
 const RETENTION: Duration = Duration::from_secs(86_400);
@@ -480,11 +481,8 @@ impl World {
 
     async fn move_far(&mut self, protocol: &Protocol, state: &State, next: &State) {
         let now = self.moment(protocol, state.tick);
-        let moved = self
-            .mover
-            .round(IdRange::of_times(now, now.plus(Duration::from_secs(1_800))))
-            .await
-            .unwrap();
+        let range = IdRange::of_times(now, now.plus(Duration::from_secs(1_800)));
+        let moved = move_far(&mut self.mover, range).await.unwrap();
         assert_eq!(moved.task_count, u64::from((state.db.far & !next.db.far).count_ones()));
     }
 

@@ -2,16 +2,39 @@
 
 use std::time::Duration;
 
+use punctual::domain::time::duration;
 use punctual::domain::{IdRange, ScheduleName, ShardCount, Timestamp};
 use punctual::postgres::PostgresSettings;
 use punctual::postgres::topics::held::HeldTasks;
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{DEADLINE, header, one_pending, pending, put, run_at};
 use crate::support::{Api, Cluster, Record, eventually, eventually_some, now_ms};
 
 const RUNS: &str = "select count(*) from schedule_run";
+const HOUR_MS: i64 = 3_600_000;
+
+fn millis(text: &str) -> i64 {
+    text.parse::<jiff::Timestamp>().unwrap().as_millisecond()
+}
+
+/// The member `next_run_at` as milliseconds.
+fn next_run_at(schedule: &Value) -> i64 {
+    millis(schedule["next_run_at"].as_str().unwrap())
+}
+
+/// The instant in the name of a run, as milliseconds.
+fn instant_of(run: &(String, String)) -> i64 {
+    millis(run.0.split_once('@').unwrap().1)
+}
+
+/// Returns the pending runs whose instants passed this many milliseconds ago, or earlier.
+async fn overdue(cluster: &Cluster, age: i64) -> Vec<(String, String)> {
+    let mut runs = pending(cluster).await;
+    runs.retain(|run| instant_of(run) < now_ms() - age);
+    runs
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_changed_timing_begins_now_although_a_far_run_was_cancelled() {
@@ -21,12 +44,209 @@ async fn a_changed_timing_begins_now_although_a_far_run_was_cancelled() {
     let (api, path) = (node.api(), format!("/v1/schedules/{topic}/report"));
     put(api, &path, &json!({ "cron": "0 0 1 1 *", "time_zone": "UTC", "payload": 1 })).await;
     let run = one_pending(&cluster).await;
+    assert_eq!(next_run_at(&api.look(&path).await.json()), instant_of(&run));
     assert_eq!(api.cancel(run.1.parse().unwrap()).await.status, 200);
+    // The cancelled run is not shown.
+    let yearly = json!({ "cron": "0 0 1 1 *", "time_zone": "UTC", "payload": 1 });
+    for shown in [api.look(&path).await.json(), put(api, &path, &yearly).await] {
+        assert!(next_run_at(&shown) > instant_of(&run), "{shown}");
+    }
     let hourly = json!({ "cron": "0 * * * *", "time_zone": "UTC", "payload": 1 });
     let changed = put(api, &path, &hourly).await;
-    let next = changed["next_run_at"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
-    let after = next.as_millisecond() - now_ms();
-    assert!((0..=3_600_000).contains(&after), "{changed}");
+    let after = next_run_at(&changed) - now_ms();
+    assert!((0..=HOUR_MS).contains(&after), "{changed}");
+}
+
+/// Starts a schedule of seconds whose topic is paused. The first runs have waited for longer than
+/// an instant may before it counts as missed. Returns those that are due.
+async fn waiting(cluster: &Cluster, api: &Api, topic: &str, body: &Value) -> Vec<(String, String)> {
+    assert_eq!(api.post(&format!("/v1/topics/{topic}/pause"), "").await.status, 200);
+    put(api, &format!("/v1/schedules/{topic}/tick"), body).await;
+    let has_old = async || !overdue(cluster, 11_000).await.is_empty();
+    eventually("a run has waited for 11 s", DEADLINE, has_old).await;
+    overdue(cluster, 0).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_leaves_the_runs_that_are_due_and_loses_none() {
+    let cluster = Cluster::start("schedule-due-runs").await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let node = cluster.node().await;
+    let (api, path) = (node.api(), format!("/v1/schedules/{topic}/tick"));
+    let body = |payload: &str, note: &str| {
+        json!({ "every": "1s", "missed": { "policy": "none" }, "payload": payload,
+            "note": note })
+    };
+    let due = waiting(&cluster, api, &topic, &body("a", "")).await;
+    let (first, last) = (instant_of(&due[0]), instant_of(&due[due.len() - 1]));
+    for (payload, note) in [("a", "noted"), ("b", "noted")] {
+        let changed = put(api, &path, &body(payload, note)).await;
+        assert!(next_run_at(&changed) > last, "no run that is due is made again: {changed}");
+        let left = pending(&cluster).await;
+        assert!(due.iter().all(|run| left.contains(run)), "{due:?}, and then {left:?}");
+    }
+    assert_eq!(api.post(&format!("/v1/topics/{topic}/resume"), "").await.status, 200);
+    let changed_at = now_ms();
+    let records = consumer
+        .wait_for("each instant has a run", DEADLINE, |records| {
+            let made: Vec<i64> = records.iter().map(run_at).collect();
+            (first..changed_at + 3_000).step_by(1_000).all(|at| made.contains(&at))
+        })
+        .await;
+    for record in records.iter().filter(|record| run_at(record) < changed_at + 3_000) {
+        assert_eq!(header(record, "punctual-missed"), None, "{}", run_at(record));
+        let was_due = due.iter().any(|run| run.1 == record.task_id().to_string());
+        assert!(!was_due || record.payload.as_deref() == Some(br#""a""#.as_slice()));
+    }
+    assert!(records.iter().any(|record| record.payload.as_deref() == Some(br#""b""#.as_slice())));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_key_makes_the_runs_that_are_due_anew() {
+    let cluster = Cluster::start("schedule-other-key").await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let node = cluster.node().await;
+    let (api, path) = (node.api(), format!("/v1/schedules/{topic}/tick"));
+    let body = |key: &str| {
+        json!({ "every": "1s", "missed": { "policy": "none" }, "payload": 1,
+            "key": key })
+    };
+    let due = waiting(&cluster, api, &topic, &body("a")).await;
+    put(api, &path, &body("b")).await;
+    eventually("the runs are made anew", DEADLINE, async || {
+        let runs = pending(&cluster).await;
+        due.iter().all(|(name, id)| runs.iter().any(|run| run.0 == *name && run.1 != *id))
+    })
+    .await;
+    assert_eq!(api.post(&format!("/v1/topics/{topic}/resume"), "").await.status, 200);
+    let records = consumer.wait_count(due.len(), DEADLINE).await;
+    for record in &records {
+        assert_eq!(record.key.as_deref(), Some(b"b".as_slice()), "{}", run_at(record));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_smaller_spread_makes_the_runs_of_all_instants_that_were_not_due() {
+    let cluster = Cluster::start("schedule-less-spread").await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let node = cluster.node().await;
+    let api = node.api();
+    // No instant falls into the test.
+    let phase = (now_ms() + HOUR_MS / 2) % HOUR_MS;
+    let spread = json!({ "every": "1h", "phase": phase, "payload": 1, "spread": "1d" });
+    let mut number = 0;
+    let path = loop {
+        let path = format!("/v1/schedules/{topic}/report-{number}");
+        let made = put(api, &format!("{path}?dry_run=true"), &spread).await;
+        let shift = duration::parse(made["shift"].as_str().unwrap()).unwrap();
+        if shift > Duration::from_secs(5 * 3600) {
+            break path;
+        }
+        number += 1;
+    };
+    put(api, &path, &spread).await;
+    let run = one_pending(&cluster).await;
+    // As if the schedule were older: the runs of five instants are not due yet.
+    let older = "update schedule set next_run_at = next_run_at - 6 * 3600000::bigint";
+    sqlx::query(older).execute(&cluster.sql).await.unwrap();
+    let exact = json!({ "every": "1h", "phase": phase, "payload": 2 });
+    let changed = put(api, &format!("{path}?next=6"), &exact).await;
+    let instants: Vec<i64> = (-5..=0).map(|hour| instant_of(&run) + hour * HOUR_MS).collect();
+    let shown = changed["next"].as_array().unwrap().iter().map(|at| millis(at.as_str().unwrap()));
+    assert_eq!(shown.collect::<Vec<_>>(), instants, "{changed}");
+    let records = consumer.wait_count(5, DEADLINE).await;
+    let mut made: Vec<i64> = records.iter().map(run_at).collect();
+    made.sort_unstable();
+    assert_eq!(made, instants[..5]);
+    assert!(records.iter().all(|record| header(record, "punctual-missed").is_none()));
+    let again = one_pending(&cluster).await;
+    assert!(again.0 == run.0 && again.1 != run.1, "{run:?} {again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_shows_only_instants_that_get_a_run() {
+    let cluster = Cluster::start("schedule-upcoming").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    // No instant falls into the test.
+    let phase = (now_ms() + 300_000) % 600_000;
+    for (name, missed, passed_count) in [
+        ("none", json!({ "policy": "none" }), 0),
+        ("last", json!({ "policy": "last" }), 1),
+        ("all", json!({ "policy": "all", "within": "2h", "count_max": 3 }), 3),
+    ] {
+        let path = format!("/v1/schedules/{topic}/{name}");
+        let body = |is_paused: bool| {
+            json!({ "every": "10m", "phase": phase, "missed": missed, "payload": 1,
+                "paused": is_paused })
+        };
+        put(api, &path, &body(true)).await;
+        // As if it had been paused for a week.
+        let earlier = "update schedule set next_run_at = next_run_at - 7 * 86400000::bigint
+            where is_paused";
+        sqlx::query(earlier).execute(&cluster.sql).await.unwrap();
+        let resumed = put(api, &format!("{path}?next=5"), &body(false)).await;
+        let next = resumed["next"].as_array().unwrap().iter();
+        let next: Vec<i64> = next.map(|at| millis(at.as_str().unwrap())).collect();
+        let passed = next.iter().filter(|at| **at < now_ms()).count();
+        assert_eq!((passed, next.len(), next[0]), (passed_count, 5, next_run_at(&resumed)));
+        assert!(next.windows(2).all(|pair| pair[1] - pair[0] == 600_000), "{resumed}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_finished_schedule_can_be_changed_and_goes_on_with_more_runs() {
+    let cluster = Cluster::start("schedule-finished").await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let node = cluster.node().await;
+    let (api, path) = (node.api(), format!("/v1/schedules/{topic}/tick"));
+    let body = |every: &str, payload: &str, runs_max: u8| {
+        json!({ "every": every, "payload": payload,
+            "runs_max": runs_max })
+    };
+    put(api, &path, &body("1s", "a", 2)).await;
+    consumer.wait_count(2, DEADLINE).await;
+    for (revision, every) in [(2, "1s"), (3, "2s")] {
+        let changed = put(api, &path, &body(every, "b", 2)).await;
+        let shown = (&changed["revision"], &changed["runs_made"], &changed["next_run_at"]);
+        assert_eq!(shown, (&json!(revision), &json!(2), &Value::Null));
+    }
+    let mut ended = body("1s", "b", 3);
+    ended["ends_at"] = "2020-01-01T00:00:00Z".into();
+    let refused = api.send_with(Method::PUT, &path, &[], Some(ended)).await;
+    assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("ends_at")));
+    let more = put(api, &path, &body("2s", "b", 3)).await;
+    assert!(next_run_at(&more) > now_ms() - 10_000, "{more}");
+    let records = consumer.wait_count(3, DEADLINE).await;
+    let third = records.iter().max_by_key(|record| run_at(record)).unwrap();
+    assert_eq!(third.payload.as_deref(), Some(br#""b""#.as_slice()));
+    assert_eq!(header(third, "punctual-run").as_deref(), Some("3"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_about_delays_refuses_no_schedule() {
+    let cluster = Cluster::start("schedule-delay-max").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let (api, path) = (node.api(), format!("/v1/schedules/{topic}/report"));
+    let policy = Some(json!({ "delay_max": "1h" }));
+    let set = api.send_with(Method::PUT, &format!("/v1/topics/{topic}/policy"), &[], policy).await;
+    assert_eq!(set.status, 200, "{}", set.text);
+    for (payload, revision) in [(1, 1), (1, 1), (2, 2)] {
+        let yearly = json!({ "cron": "0 0 1 1 *", "time_zone": "UTC", "payload": payload });
+        assert_eq!(put(api, &path, &yearly).await["revision"], json!(revision));
+        one_pending(&cluster).await;
+    }
+    let task = json!({ "topic": topic, "delay": "2h", "payload": 1 }).to_string();
+    assert_eq!(api.post("/v1/tasks", task).await.status, 422);
+    let never = json!({ "every": "1h", "starts_at": "9999-01-01T00:00:00Z", "payload": 1 });
+    let refused = api.send_with(Method::PUT, &path, &[], Some(never)).await;
+    assert_eq!((refused.status, &refused.json()["field"]), (422, &json!("starts_at")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -273,17 +493,10 @@ async fn newer_rules_of_a_zone_leave_an_overdue_run() {
     let body = json!({ "cron": "* * * * * *", "seconds": true, "time_zone": "Europe/Berlin",
         "missed": { "policy": "none" }, "payload": 1 });
     put(api, &path, &body).await;
-    let overdue = async || {
-        let all = pending(&cluster).await;
-        let is_overdue = |run: &(String, String)| {
-            let at = run.0.split_once('@').unwrap().1.parse::<jiff::Timestamp>().unwrap();
-            at.as_millisecond() < now_ms() - 1_000
-        };
-        all.into_iter().filter(is_overdue).collect::<Vec<_>>()
-    };
-    let before =
-        eventually_some("a run is overdue", DEADLINE, async || overdue().await.first().cloned())
-            .await;
+    let before = eventually_some("a run is overdue", DEADLINE, async || {
+        overdue(&cluster, 1_000).await.first().cloned()
+    })
+    .await;
     // As if other rules had made the runs an hour later.
     let older = "update schedule set tzdata = '1999a', next_run_at = next_run_at + 3600000,
         revision = revision + 1";

@@ -21,9 +21,12 @@ async fn the_mover_passes_by_a_row_that_somebody_has_locked() {
     )
     .await;
     let mut mover = Mover::new(&database.settings);
-    assert_eq!(mover.round(range).await.unwrap(), Moved { task_count: 19, stuck_count: 0 });
+    assert_eq!(
+        move_far(&mut mover, range).await.unwrap(),
+        Moved { task_count: 19, stuck_count: 0 }
+    );
     execute(&mut holder, "rollback").await;
-    assert_eq!(mover.round(range).await.unwrap(), Moved { task_count: 1, stuck_count: 0 });
+    assert_eq!(move_far(&mut mover, range).await.unwrap(), Moved { task_count: 1, stuck_count: 0 });
 }
 
 #[tokio::test]
@@ -59,7 +62,7 @@ async fn the_mover_moves_what_comes_within_the_horizon_and_passes_by_what_it_can
     // goes on.
     let (mut moved_count, mut stuck_count) = (0, 0);
     eventually("all that can be moved is moved", Duration::from_secs(30), async || {
-        let moved = mover.round(IdRange::of_times(now, end)).await.unwrap();
+        let moved = move_far(&mut mover, IdRange::of_times(now, end)).await.unwrap();
         moved_count += moved.task_count;
         stuck_count = moved.stuck_count;
         moved_count == 2508 && stuck_count == 1
@@ -69,7 +72,7 @@ async fn the_mover_moves_what_comes_within_the_horizon_and_passes_by_what_it_can
     assert_eq!(mover.count().await.unwrap(), 3);
     assert_eq!(database.number("select count(*) from task").await, 2508);
     database.run("alter table task drop constraint no_poison").await;
-    assert_eq!(mover.round(IdRange::of_times(now, end)).await.unwrap().task_count, 1);
+    assert_eq!(move_far(&mut mover, IdRange::of_times(now, end)).await.unwrap().task_count, 1);
     assert_eq!(database.state(far).await, Some((TaskState::Scheduled, 1)));
     assert_eq!(database.state(overdue).await, Some((TaskState::Scheduled, 1)));
     assert_eq!(database.state(near[0]).await, Some((TaskState::Scheduled, 1)));
@@ -97,14 +100,14 @@ async fn what_stops_every_move_is_the_rounds_error_and_no_tasks_fault() {
     let mut mover = Mover::new(&database.settings);
     // A round may end early, as above.
     let error = eventually_some("a round says why", Duration::from_secs(60), async || {
-        mover.round(range).await.err()
+        move_far(&mut mover, range).await.err()
     })
     .await;
     assert!(punctual::error_chain::chain(&error).contains("no room"), "{error:?}");
     database.run("drop trigger full_disk on task").await;
     let mut moved_count = 0;
     eventually("all are moved", Duration::from_secs(60), async || {
-        moved_count += mover.round(range).await.unwrap().task_count;
+        moved_count += move_far(&mut mover, range).await.unwrap().task_count;
         moved_count == 40
     })
     .await;

@@ -1,5 +1,6 @@
 //! Roles without rights on the tables that hold the advisory locks of Punctual.
 
+use punctual::postgres::partitions::retire::Retirer;
 use sqlx::Connection as _;
 
 use super::*;
@@ -36,20 +37,19 @@ async fn a_stranger_stops_neither_a_migration_nor_the_maintenance() {
     let now = database.now().await;
     let past = rules.partition_of(Parent::Task, now.minus(seconds(4 * 3600)));
     assert!(create(&mut database.connection(), &rules, &[past]).await.unwrap());
-    let mut retirer = Retirer::new(&database.settings, Parent::Task, rules);
-    assert_eq!(retirer.round().await.unwrap().dropped_count, 1);
+    assert_eq!(retire(&database, Parent::Task, rules).await.dropped_count, 1);
     let near = task(now.plus(seconds(60)));
     database.insert("task_far", near, b"x").await;
     let range = IdRange::of_times(now, now.plus(seconds(120)));
     let mut mover = Mover::new(&database.settings);
-    assert_eq!(mover.round(range).await.unwrap().task_count, 1);
+    assert_eq!(move_far(&mut mover, range).await.unwrap().task_count, 1);
 
     // A lock of a node still counts.
     execute(&mut stranger, "select pg_advisory_unlock_all()").await;
     database.insert("task_far", task(now.plus(seconds(61))), b"x").await;
     let mut node = database.another().await;
     execute(&mut node, HOLD).await;
-    assert_eq!(mover.round(range).await.unwrap().task_count, 0);
+    assert_eq!(move_far(&mut mover, range).await.unwrap().task_count, 0);
     assert!(!Retirer::new(&database.settings, Parent::Task, rules).lock().await.unwrap());
     stranger.close().await.unwrap();
     mallory.drop(&mut database.sql).await;

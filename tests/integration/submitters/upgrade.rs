@@ -4,11 +4,11 @@ use punctual::domain::leaves::{Parent, Partition, Rules};
 use punctual::postgres::Connection;
 use punctual::postgres::connection::ConnectionPurpose;
 use punctual::postgres::partitions::create;
-use punctual::postgres::partitions::retire::Retirer;
 use sqlx::migrate::Migrator;
 
 use super::*;
 use crate::support::eventually;
+use crate::support::partitions::retire_all;
 
 static ALL: Migrator = sqlx::migrate!();
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -134,8 +134,7 @@ async fn tasks_of_the_version_before_are_kept_and_have_no_submitter() {
         assert_eq!((view.state, view.actors), (state, Default::default()), "{id}");
     }
     // Both leaves come back with their rows.
-    let mut retirer = Retirer::new(&settings, Parent::Task, rules);
-    assert_eq!(retirer.round().await.unwrap().kept_count, 2);
+    assert_eq!(retire_all(&settings, Parent::Task, rules).await.unwrap().kept_count, 2);
     assert_eq!(number(&mut sql, "select count(*) from task").await, 3);
     // A claim that was made before is settled as any other.
     let held = Adoptions::new(&settings, owner).load(batch).await.unwrap().unwrap().0;

@@ -15,6 +15,7 @@ use punctual::postgres::tasks::settle::Settlement;
 use super::orders::{NAME, cancelled, in_order, replaced};
 use super::{HOUR, Scene, finish, tracking};
 use crate::hazards::staged;
+use crate::support::partitions::move_far;
 
 /// Stops whatever deletes the row of a task.
 const ROW: &str = "select from task for update";
@@ -185,8 +186,8 @@ async fn the_mover_brings_a_moved_task_to_its_leaf() {
     let due_at = first.due_at().plus(HALF);
     assert!(is_moved(&moved_to(&scene, first, (due_at, true)).await.unwrap()));
     let now = scene.now().await;
-    let round = Mover::new(&scene.settings).round(IdRange::of_times(now, now.plus(HOUR))).await;
-    assert_eq!(round.unwrap().task_count, 1);
+    let range = IdRange::of_times(now, now.plus(HOUR));
+    assert_eq!(move_far(&mut Mover::new(&scene.settings), range).await.unwrap().task_count, 1);
     claim_moved(&scene, first, due_at).await;
 }
 

@@ -25,6 +25,7 @@ use sqlx::postgres::PgConnection;
 use super::{HOUR, SHARD, Scene, extend, finish, task, tracking};
 use crate::hazards::{number, run, staged};
 use crate::support::BLOCKED;
+use crate::support::partitions::move_far;
 use crate::support::wait::look_for;
 
 /// Claims, cancels and answers wait 200 ms for a lock.
@@ -351,7 +352,7 @@ async fn a_finish_beside_the_mover_takes_the_row_wherever_it_is() {
             assert_eq!(scene.number("select count(*) from task_far").await, 2);
             let mut mover = Mover::new(&scene.settings);
             let range = IdRange::of_times(now, now.plus(HOUR + HOUR / 2));
-            let moving = async { mover.round(range).await.map(|moved| moved.task_count) };
+            let moving = async { move_far(&mut mover, range).await.map(|moved| moved.task_count) };
             let finish = finished(&scene, &mut store, first);
             let (moved, verdict) = if is_move_first {
                 let lock = format!("select from task_far where id = '{other}' for update");

@@ -22,7 +22,7 @@ impl Protocol {
                 .fold(0, |all, batch| all | bit(batch))
         };
         let (held, settled, durable) = (
-            in_registry(RegistryEntry::Held),
+            in_registry(RegistryEntry::InFlight),
             in_registry(RegistryEntry::Settled),
             in_registry(RegistryEntry::Durable),
         );
@@ -78,7 +78,7 @@ impl Protocol {
             let held_at = if node.fresh >> batch & 1 == 1 { AFTER } else { LONG_AGO };
             let rows = state.db.batches[batch].rows;
             let is_complete = each(rows).all(|row| node.progress[batch][task_of(row)].is_outcome());
-            if node.registry[batch] == RegistryEntry::Held
+            if node.registry[batch] == RegistryEntry::InFlight
                 && !is_complete
                 && is_lost(id_of(batch), held_at, &own, ASKED)
             {
@@ -111,7 +111,7 @@ fn registry_of(node: &Node, check: &Check) -> BatchRegistry<()> {
         };
         match node.registry[batch] {
             RegistryEntry::None => {}
-            RegistryEntry::Held => registry.hold(id_of(batch)),
+            RegistryEntry::InFlight => registry.arrived(id_of(batch)),
             RegistryEntry::Settled | RegistryEntry::Durable => {
                 registry.settled(id_of(batch), (), Effect::Certain, answered_at)
             }

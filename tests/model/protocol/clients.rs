@@ -79,7 +79,7 @@ impl Protocol {
                 return Some(());
             }
             self.insert_claimed(state, at, identity, batch);
-            self.hold(state, slot, batch, false);
+            self.add_in_flight(state, slot, batch, false);
         } else {
             let is_far = place == Destination::Far;
             if !is_answered {

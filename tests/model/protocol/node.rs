@@ -46,7 +46,7 @@ impl Protocol {
 
     pub fn node_actions(&self, state: &State, slot: u8, actions: &mut Vec<Action>) {
         let node = &state.nodes[usize::from(slot)];
-        for batch in (0..BATCHES).filter(|batch| node.registry[*batch] == RegistryEntry::Held) {
+        for batch in (0..BATCHES).filter(|batch| node.registry[*batch] == RegistryEntry::InFlight) {
             self.batch_actions(state, slot, batch, actions);
         }
         if node.status != Status::Running {
@@ -213,7 +213,7 @@ impl Protocol {
                 node.to_load &= !bit(usize::from(batch));
                 let is_own = state.db.unsettled_of(node.identity) >> batch & 1 == 1;
                 if is_own && node.registry[usize::from(batch)] == RegistryEntry::None {
-                    self.hold(state, slot, batch, true);
+                    self.add_in_flight(state, slot, batch, true);
                 }
                 Some(())
             }
@@ -256,7 +256,7 @@ impl Protocol {
                 .then_some(());
         }
         self.claim_now(state, slot, identity, (kind, batch));
-        self.hold(state, slot, batch, false);
+        self.add_in_flight(state, slot, batch, false);
         Some(())
     }
 
@@ -278,13 +278,13 @@ impl Protocol {
     }
 
     /// Takes a batch into a node's memory.
-    pub fn hold(&self, state: &mut State, slot: u8, batch: u8, is_loaded: bool) {
+    pub fn add_in_flight(&self, state: &mut State, slot: u8, batch: u8, is_loaded: bool) {
         let at = usize::from(batch);
         if at >= BATCHES {
             return;
         }
         let node = &mut state.nodes[usize::from(slot)];
-        node.registry[at] = RegistryEntry::Held;
+        node.registry[at] = RegistryEntry::InFlight;
         node.progress[at] = [Progress::Waiting; TASKS];
         node.fresh |= bit(at);
         if is_loaded && !self.is(Mistake::AdoptedIsTakenForFresh) {
@@ -512,8 +512,8 @@ impl Protocol {
             // Settles from before another node had the batch are void.
             for batch in each(u16::from(adopted)) {
                 let registered = &mut node.registry[batch];
-                *registered = if *registered == RegistryEntry::Held {
-                    RegistryEntry::Held
+                *registered = if *registered == RegistryEntry::InFlight {
+                    RegistryEntry::InFlight
                 } else {
                     RegistryEntry::None
                 };

@@ -126,7 +126,7 @@ pub enum Status {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RegistryEntry {
     None,
-    Held,
+    InFlight,
     Settled,
     /// Settled, and a heartbeat has succeeded since.
     Durable,

@@ -58,7 +58,7 @@ impl Protocol {
                 no_more(&mut state.faults.nodes)?;
                 let slot = usize::from(slot);
                 (0..BATCHES)
-                    .filter(|batch| state.nodes[slot].registry[*batch] == RegistryEntry::Held)
+                    .filter(|batch| state.nodes[slot].registry[*batch] == RegistryEntry::InFlight)
                     .collect::<Vec<_>>()
                     .into_iter()
                     .for_each(|batch| {

@@ -36,12 +36,12 @@ const SAID_EVERY: Duration = Duration::from_secs(60);
 pub struct KeyFetcher {
     policy: PolicyHandle,
     metrics: Metrics,
-    said: Throttle,
+    failure_log: Throttle,
 }
 
 impl KeyFetcher {
     pub fn new(policy: PolicyHandle, metrics: Metrics) -> Self {
-        Self { policy, metrics, said: Throttle::new(SAID_EVERY) }
+        Self { policy, metrics, failure_log: Throttle::new(SAID_EVERY) }
     }
 
     /// Fetches until the node stops. An issuer that is away is no failure.
@@ -70,7 +70,7 @@ impl KeyFetcher {
             self.metrics.key_fetched(outcome.is_ok());
             match outcome {
                 Ok(count) => tracing::debug!(issuer = name, keys = count, "fetched the keys"),
-                Err(error) if self.said.lets_through(clock::monotonic()) => {
+                Err(error) if self.failure_log.lets_through(clock::monotonic()) => {
                     tracing::error!(
                         issuer = name,
                         error,

@@ -17,9 +17,10 @@ pub const LIST: Operation = Operation {
     tag: Tag::Dead,
     access: Access::OnTopicOrAll(Action::Read),
     summary: "List dead letters",
-    description: "In order of due time, each with its reason, and a tracked task with the latest \
-                  10 lines of its `attempts`. Headers and payload are not listed; look the task up \
-                  to see them.",
+    description: "In the order of their first due times, each with its reason, and a tracked task \
+                  with the latest 10 lines of its `attempts`. A moved task is selected by its new \
+                  due time, which `due_at` shows. Headers and payload are not listed; look the \
+                  task up to see them.",
     parameters: &[OF_TOPIC, DUE_FROM, DUE_TO, LIMIT, CURSOR],
     body: None,
     answers: &[OperationAnswer::json(
@@ -47,7 +48,8 @@ pub const REDRIVE: Operation = Operation {
     description: "The task becomes due at once, with its next attempt and the same id. It can no \
                   longer be cancelled, because an earlier attempt may be in the topic. With \
                   `to_topic`, it goes to another topic, and has no name any more; that needs \
-                  `submit` on the topic, and `read-payload` on the former one.",
+                  `submit` on the topic, and `read-payload` on the former one. A record that the \
+                  topic does not take is refused, and the dead letter stays.",
     parameters: &[ID],
     body: Some(RequestBody {
         schema: "RedriveRequest",
@@ -59,7 +61,14 @@ pub const REDRIVE: Operation = Operation {
         }],
     }),
     answers: &[OperationAnswer::json(StatusCode::OK, "Task", "The task, scheduled again.")],
-    problems: &[P::TaskNotFound, P::UnknownTopic, P::Unavailable, P::OutcomeUnknown],
+    problems: &[
+        P::TaskNotFound,
+        P::UnknownTopic,
+        P::RecordTooLarge,
+        P::KeyRequired,
+        P::Unavailable,
+        P::OutcomeUnknown,
+    ],
     sample: ShellSample { before: A_DEAD_LETTER, path: "/v1/dead/$id/redrive" },
 };
 
@@ -80,7 +89,9 @@ pub const REDRIVE_MANY: Operation = Operation {
     summary: "Redrive many dead letters",
     description: "Redrives the dead letters of a topic in a range of due times, at most 10,000 per \
                   call. If `more` is true, repeat the call with the `cursor`. With `dry_run`, only \
-                  counts them. With `to_topic`, they go to another topic, as for one dead letter.",
+                  counts them. With `to_topic`, they go to another topic, as for one dead letter, \
+                  but without a check of their records: those that the topic does not take become \
+                  dead letters there.",
     parameters: &[],
     body: Some(RequestBody { schema: "RedriveRange", is_required: true, examples: DRY }),
     answers: &[OperationAnswer::json(StatusCode::OK, "Redriven", "The exact number.")],

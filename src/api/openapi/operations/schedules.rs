@@ -41,8 +41,8 @@ pub const LIST: Operation = Operation {
     tag: Tag::Schedules,
     access: Access::OnTopic(&[Action::Read]),
     summary: "List the schedules of a topic",
-    description: "The schedules in the order of their names, without headers and payloads. Repeat \
-                  with `after` set to `next_after` until that is null.",
+    description: "The schedules in the order of their names, without headers, payloads, and keys \
+                  over 1 KiB. Repeat with `after` set to `next_after` until that is null.",
     parameters: &[
         TOPIC,
         Parameter::query("after", "Begin after this name.", "ScheduleName"),
@@ -73,9 +73,11 @@ pub const PUT: Operation = Operation {
     access: ON_TOPIC,
     summary: "Create or replace a schedule",
     description: "Each run is a task named `<schedule>@<instant>`, made a minute ahead, and one is \
-                  always made. A change withdraws the runs that are not claimed, and makes them \
-                  anew. A PUT of what is there already changes nothing, so repeating is safe. \
-                  `dry_run=true` checks everything, stores nothing, and shows the next runs.",
+                  always made. A change withdraws the runs that are not due yet, and makes them \
+                  anew. Runs that are due keep their record, unless the key is another one. A \
+                  pause or another timing withdraws all runs that are not claimed. A PUT of what \
+                  is there already changes nothing, so repeating is safe. `dry_run=true` checks \
+                  everything, stores nothing, and shows the next runs.",
     parameters: &[
         TOPIC,
         NAME,

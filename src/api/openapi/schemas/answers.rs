@@ -236,7 +236,7 @@ fn many(done: &str, description: &str) -> Value {
         "more": boolean("True if there may be more: repeat the request with the `cursor`."),
         "dry_run": boolean("True if the request only counted."),
         "searched_to": nullable("Moment", "If `more` is true: everything due before this time is \
-                                           done."),
+                                           done. Of dead letters, everything first due before it."),
         "cursor": nullable("Cursor", "If `more` is true: where the next request goes on. Null: \
                                       from the beginning."),
         "topic_known": topic_known(),

@@ -2,7 +2,8 @@
 //!
 //! A task that was moved must not be met again, by the same call or by its repetition. So the new
 //! times lie outside of the range: a shift is at least as long as the range. Tasks of a choice may
-//! all move to one time of the future: a task that is due then already is not moved again.
+//! all move to one time of the future: a task that is due then already is not moved again. Nor is
+//! an overdue task moved to a time of the past, so a move may go on when its times have passed.
 
 use std::time::Duration;
 
@@ -18,16 +19,17 @@ use crate::node::messages::Shift;
 type DueRange = (Option<Timestamp>, Option<Timestamp>);
 
 /// Reads `by` or `to` for the selected tasks. Returns the latest new due time, too. `now` is
-/// unknown while the node starts.
+/// unknown while the node starts. The first call of a move compares its times with `now`. The calls
+/// that go on behind a cursor (`is_follow_up`) do not: the move must not break off half-way.
 pub fn read(
     [by, to]: [Option<&RawValue>; 2],
     selection: &Selection,
-    now: Option<Timestamp>,
+    (now, is_follow_up): (Option<Timestamp>, bool),
 ) -> Result<(Shift, Timestamp), Problem> {
     let range = (selection.due_from, selection.due_to);
     match (by, to) {
-        (Some(by), None) => by_of(by, range, now),
-        (None, Some(to)) => to_of(to, selection, now),
+        (Some(by), None) => by_of(by, range, now.filter(|_now| !is_follow_up)),
+        (None, Some(to)) => to_of(to, selection, (now, is_follow_up)),
         (None, None) => {
             let detail = "the new due times are required: by, such as \"1h\" or \"-1h\", or to";
             Err(Problem::new(ProblemType::MissingField, detail).at("by"))
@@ -38,6 +40,7 @@ pub fn read(
     }
 }
 
+/// Without `now`, the new due times may lie in the past.
 fn by_of(
     by: &RawValue,
     range: DueRange,
@@ -68,7 +71,7 @@ fn by_of(
 fn to_of(
     to: &RawValue,
     selection: &Selection,
-    now: Option<Timestamp>,
+    (now, is_follow_up): (Option<Timestamp>, bool),
 ) -> Result<(Shift, Timestamp), Problem> {
     let given = times::due_at(to).map_err(|wrong| Problem::invalid("to", wrong))?;
     // A time in the past is due now, and each call has another now.
@@ -82,7 +85,7 @@ fn to_of(
     };
     let is_inside = selection.due_from.is_none_or(|from| at >= from)
         && selection.due_to.is_none_or(|until| at < until);
-    if is_inside && !is_safe {
+    if is_inside && !is_safe && !is_follow_up {
         let detail = "the new due time must lie outside of the range, before due_from or at \
                       due_to or later, so that no task is met twice; a time in the past counts as \
                       now. With name_prefix or key, any time of the future will do";
@@ -126,12 +129,12 @@ mod tests {
     }
 
     fn by(json: &str, from: i64, to: i64) -> Result<(Shift, Timestamp), Problem> {
-        read([Some(&raw(json)), None], &range(Some(from), Some(to)), Some(at(0)))
+        read([Some(&raw(json)), None], &range(Some(from), Some(to)), (Some(at(0)), false))
     }
 
     fn to(hours: i64, (from, to): (Option<i64>, Option<i64>)) -> bool {
         let json = at(hours).as_millis().to_string();
-        read([None, Some(&raw(&json))], &range(from, to), Some(at(0))).is_ok()
+        read([None, Some(&raw(&json))], &range(from, to), (Some(at(0)), false)).is_ok()
     }
 
     #[test]
@@ -146,7 +149,28 @@ mod tests {
         for wrong in ["0", "\"-\"", "\"--1h\"", "{}", "null", "\"soon\""] {
             assert!(by(wrong, 1, 1).is_err(), "{wrong}");
         }
-        assert!(read([Some(&raw("1")), None], &range(Some(1), None), Some(at(0))).is_err());
+        let first = (Some(at(0)), false);
+        assert!(read([Some(&raw("1")), None], &range(Some(1), None), first).is_err());
+    }
+
+    /// A move of many tasks takes several calls, and time passes between them.
+    #[test]
+    fn a_follow_up_goes_on_when_the_new_times_have_passed() {
+        let hour = Duration::from_secs(3600);
+        let (range, now) = (range(Some(1), Some(2)), at(0).plus(Duration::from_secs(1)));
+        let by = |json: &str, is_follow_up| {
+            read([Some(&raw(json)), None], &range, (Some(now), is_follow_up))
+        };
+        assert!(by("\"-1h\"", false).is_err());
+        assert_eq!(by("\"-1h\"", true).unwrap(), (Shift::Earlier(hour), at(1)));
+        assert!(by("\"-59m\"", true).is_err(), "shorter than the range");
+        // A time of the past counts as now, which lies in the range by then.
+        let past = raw(&at(-9).as_millis().to_string());
+        let to = |is_follow_up| {
+            read([None, Some(&past)], &range, (Some(at(1)), is_follow_up)).map(|(shift, _)| shift)
+        };
+        assert!(to(false).is_err());
+        assert_eq!(to(true).unwrap(), Shift::To(at(1)));
     }
 
     #[test]
@@ -163,7 +187,8 @@ mod tests {
         let json = at(5).as_millis().to_string();
         let read = |choice: Choice, json: &str| {
             let selection = Selection { choice: Some(choice), ..Selection::default() };
-            read([None, Some(&raw(json))], &selection, Some(at(0))).map(|(shift, _)| shift).ok()
+            let read = read([None, Some(&raw(json))], &selection, (Some(at(0)), false));
+            read.map(|(shift, _)| shift).ok()
         };
         assert_eq!(read(Choice::Ids(Vec::new()), &json), Some(Shift::To(at(5))));
         assert_eq!(read(Choice::Names(Vec::new()), &json), Some(Shift::To(at(5))));

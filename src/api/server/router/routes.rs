@@ -142,6 +142,21 @@ mod tests {
     }
 
     #[test]
+    fn no_get_changes_anything_and_the_callback_of_a_topic_is_changed_by_other_methods() {
+        let routes: Vec<Route> = routes().into_iter().chain(dev_routes()).collect();
+        let mut of_callback = Vec::new();
+        for (path, method, operation) in routes.iter().flat_map(operations_of) {
+            let changes = operation.changes(&method);
+            assert!(!changes || method != Method::GET, "{path}");
+            if path.ends_with("/callback") {
+                of_callback.push((method, changes));
+            }
+        }
+        let wanted = [(Method::GET, false), (Method::PUT, true), (Method::DELETE, true)];
+        assert_eq!(of_callback, wanted);
+    }
+
+    #[test]
     fn a_path_gets_the_label_of_its_route() {
         let paths = routes().map(|route| route.path);
         assert_eq!(

@@ -103,9 +103,9 @@ pub struct CertificateKeeper {
     seen: Option<Seen>,
     /// The reason that was logged last, while the files cannot be used.
     said: Option<Error>,
-    soon_said: Throttle,
-    /// Apart from `soon_said`: that the certificate has expired is said at once.
-    invalid_said: Throttle,
+    soon_log: Throttle,
+    /// Apart from `soon_log`: that the certificate has expired is said at once.
+    invalid_log: Throttle,
     metrics: Metrics,
 }
 
@@ -122,8 +122,8 @@ impl CertificateKeeper {
             current: watch::Sender::new(loaded),
             seen: Some(Seen { files, is_loaded: true }),
             said: None,
-            soon_said: Throttle::new(WARN_EVERY),
-            invalid_said: Throttle::new(WARN_EVERY),
+            soon_log: Throttle::new(WARN_EVERY),
+            invalid_log: Throttle::new(WARN_EVERY),
             metrics,
         })
     }
@@ -199,8 +199,8 @@ impl CertificateKeeper {
         self.metrics.loaded(loaded.validity.expires_at);
         self.current.send_replace(loaded);
         self.said = None;
-        self.soon_said.reset();
-        self.invalid_said.reset();
+        self.soon_log.reset();
+        self.invalid_log.reset();
     }
 
     fn refuse(&mut self, error: Error) {
@@ -220,8 +220,8 @@ impl CertificateKeeper {
         let Validity { begins_at, expires_at } = self.current.borrow().validity;
         let is_valid = begins_at <= now && now < expires_at;
         let is_far = is_valid && now.plus(EXPIRES_SOON) <= expires_at;
-        let said = if is_valid { &mut self.soon_said } else { &mut self.invalid_said };
-        if is_far || !said.lets_through(at) {
+        let log = if is_valid { &mut self.soon_log } else { &mut self.invalid_log };
+        if is_far || !log.lets_through(at) {
             return;
         }
         if is_valid {
@@ -338,12 +338,12 @@ mod tests {
         let expires_at = keeper.current.borrow().validity.expires_at;
         let at = Monotonic::from_start(Duration::from_secs(1));
         keeper.log_expiry(expires_at.minus(EXPIRES_SOON + Duration::from_secs(1)), at);
-        assert!(!keeper.soon_said.reset(), "there is more time left");
+        assert!(!keeper.soon_log.reset(), "there is more time left");
         keeper.log_expiry(expires_at.minus(EXPIRES_SOON - Duration::from_secs(1)), at);
-        assert!(!keeper.invalid_said.reset());
+        assert!(!keeper.invalid_log.reset());
         keeper.log_expiry(expires_at, at);
-        assert!(keeper.invalid_said.reset(), "it has expired");
-        assert!(keeper.soon_said.reset());
+        assert!(keeper.invalid_log.reset(), "it has expired");
+        assert!(keeper.soon_log.reset());
     }
 
     #[test]

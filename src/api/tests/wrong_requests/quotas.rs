@@ -213,6 +213,43 @@ async fn changes_of_what_is_not_there_count_as_reads_and_reads_slow_no_changes()
 }
 
 #[tokio::test]
+async fn each_absent_task_of_many_outcomes_counts_as_a_read_and_ended_ones_count_together() {
+    let by_id = |n: usize| format!(r#"{{"id":"01934b2e-7d3c-8017-9f2b-{n:012x}""#);
+    let by_name = |n: usize| format!(r#"{{"topic":"t","name":"none{n}""#);
+    let outcomes = |tasks: Vec<String>| {
+        let finish = |task: String| format!(r#"{task},"outcome":"finish"}}"#);
+        let items: Vec<String> = tasks.into_iter().map(finish).collect();
+        post("/v1/outcomes", format!(r#"{{"outcomes":[{}]}}"#, items.join(",")))
+    };
+    let absent = |id_count: usize, name_count: usize| {
+        outcomes((0..id_count).map(by_id).chain((0..name_count).map(by_name)).collect())
+    };
+    let wait = async |limited: &Limited| {
+        let refused = limited.ask(0, bare("DELETE", "/v1/topics/t/tasks/none")).await;
+        assert_eq!(refused.status(), 429);
+        header_of(&refused, "retry-after").unwrap().parse::<u64>().unwrap()
+    };
+    for (id_count, name_count) in [(1_200, 0), (0, 1_200), (600, 600)] {
+        let limited = Limited::new("reads_per_second = 10");
+        let answer = limited.ask(0, absent(id_count, name_count)).await;
+        assert_eq!(answer.status(), 200, "the debt is made by this request");
+        let results = json_of(answer).await["results"].as_array().unwrap().clone();
+        assert!(results.iter().all(|result| result["status"] == 404), "{results:?}");
+        let wait = wait(&limited).await;
+        assert!((110..=120).contains(&wait), "{id_count} {name_count}: {wait}");
+    }
+
+    let limited = Limited::new("reads_per_second = 1");
+    let task = r#"{"topic":"t","name":"there","delay":"1h","payload":1}"#;
+    assert_eq!(limited.ask(1, post("/v1/tasks", task)).await.status(), 201);
+    let untracked = vec![r#"{"topic":"t","name":"there""#.to_owned(); 50];
+    assert_eq!(limited.ask(0, bare("GET", "/v1/tasks/counts")).await.status(), 200);
+    let answer = json_of(limited.ask(0, outcomes(untracked)).await).await;
+    assert_eq!(answer["results"][49]["status"], 409, "{answer}");
+    assert_eq!(wait(&limited).await, 1);
+}
+
+#[tokio::test]
 async fn changes_that_succeed_are_no_reads() {
     let limited = Limited::new("reads_per_second = 1");
     for name in ["a", "b", "c"] {

@@ -5,6 +5,7 @@ mod console;
 mod detours;
 mod guesses;
 mod issuers;
+mod outcomes;
 mod tricks;
 mod unread;
 

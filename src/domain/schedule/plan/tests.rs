@@ -29,7 +29,13 @@ fn specification(period: u64, missed: MissedRuns, runs_max: Option<u64>) -> Spec
 }
 
 fn progress(next: i64) -> Progress<'static> {
-    Progress { next_run_at: at(next), runs_made: 7, skipped: 0, is_busy: false, taken: &[] }
+    let not_missed = NotMissed::default();
+    let next_run_at = at(next);
+    Progress { next_run_at, runs_made: 7, skipped: 0, is_busy: false, taken: &[], not_missed }
+}
+
+fn not_missed(from: i64, to: i64) -> NotMissed {
+    NotMissed { from: at(from), to: at(to) }
 }
 
 /// The runs as seconds, with their missed instants.
@@ -116,6 +122,68 @@ fn an_instant_that_has_a_run_already_is_neither_counted_nor_missed() {
 }
 
 #[test]
+fn each_instant_that_a_change_has_made_due_gets_a_run() {
+    let minute = |missed| specification(60, missed, None);
+    // At 300, a change made the instants from 120 on due. Those before were missed.
+    let changed = Progress { not_missed: not_missed(120, 300), ..progress(0) };
+    let plan = minute(MissedRuns::NONE).plan(changed, at(300), Duration::ZERO, RUNS_MAX);
+    assert_eq!(runs(&plan), [(120, 2), (180, 0), (240, 0), (300, 0), (360, 0)]);
+    let plan = minute(MissedRuns::LAST).plan(changed, at(300), Duration::ZERO, RUNS_MAX);
+    assert_eq!(runs(&plan)[..2], [(60, 1), (120, 0)]);
+    // A late plan leaves the instants since the change to the next one: they may be missed.
+    let plan = minute(MissedRuns::NONE).plan(changed, at(1000), Duration::ZERO, RUNS_MAX);
+    assert_eq!(runs(&plan), [(120, 2), (180, 0), (240, 0)]);
+    assert_eq!((plan.next_run_at, plan.look_at), (Some(at(300)), Some(at(1000))));
+    let next = Progress { next_run_at: at(300), ..changed };
+    let plan = minute(MissedRuns::NONE).plan(next, at(1000), Duration::ZERO, RUNS_MAX);
+    assert_eq!(runs(&plan), [(1020, 12)]);
+}
+
+#[test]
+fn of_the_instants_that_a_change_has_made_due_a_schedule_that_skips_runs_one() {
+    let changed = Progress { not_missed: not_missed(0, 300), ..progress(0) };
+    let plan = skipping(60, MissedRuns::NONE).plan(changed, at(300), Duration::ZERO, RUNS_MAX);
+    assert_eq!((runs(&plan), plan.skipped, plan.overlapping), (vec![(0, 0)], 5, 5));
+    assert_eq!((plan.next_run_at, plan.look_at), (Some(at(360)), Some(at(358))));
+}
+
+/// The next runs at `now`, in seconds from then on.
+fn coming_at(schedule: &Specification, progress: Progress<'_>, now: i64) -> Vec<i64> {
+    let coming = coming(schedule.rules(3), progress, at(now));
+    coming.iter().map(|run| run.as_millis() / 1000 - T - now).collect()
+}
+
+#[test]
+fn of_the_instants_that_have_passed_only_those_come_that_get_a_run() {
+    let all = MissedRuns::new(MissedPolicy::All, None, Some(2)).unwrap();
+    let year = 366 * 86_400;
+    for (missed, expected) in [
+        (MissedRuns::NONE, [-10, -9, -8]),
+        (MissedRuns::LAST, [-11, -10, -9]),
+        (all, [-12, -11, -10]),
+    ] {
+        let secondly = specification(1, missed, None);
+        assert_eq!(coming_at(&secondly, progress(0), year), expected);
+        let yesterday = progress(year - 86_400);
+        assert_eq!(coming_at(&secondly, yesterday, year), expected);
+    }
+    let two_more = specification(1, MissedRuns::LAST, Some(9));
+    assert_eq!(coming_at(&two_more, progress(0), year), [-11, -10]);
+    let changed = Progress { not_missed: not_missed(120, 300), ..progress(0) };
+    let minute = specification(60, MissedRuns::NONE, None);
+    assert_eq!(coming_at(&minute, changed, 300), [-180, -120, -60]);
+}
+
+#[test]
+fn the_instants_to_come_are_those_without_a_run() {
+    let hourly = specification(3600, MissedRuns::LAST, None);
+    let taken = [at(7200)];
+    let ahead = Progress { taken: &taken, ..progress(3600) };
+    assert_eq!(coming_at(&hourly, ahead, 0), [3600, 10_800, 14_400]);
+    assert_eq!(coming_at(&skipping(60, MissedRuns::LAST), progress(60), 0), [60, 120, 180]);
+}
+
+#[test]
 fn a_year_of_missed_seconds_takes_several_plans_and_makes_one_run() {
     let secondly = specification(1, MissedRuns::LAST, None);
     let now = at(366 * 86_400);
@@ -130,7 +198,7 @@ fn a_year_of_missed_seconds_takes_several_plans_and_makes_one_run() {
             break *first;
         }
         let (runs_made, skipped) = (plan.runs_made, plan.skipped);
-        progress = Progress { next_run_at, runs_made, skipped, is_busy: false, taken: &[] };
+        progress = Progress { next_run_at, runs_made, skipped, ..progress };
     };
     assert_eq!(made.at, now.minus(MISSED_AFTER + Duration::from_secs(1)));
     assert_eq!((made.number, made.missed), (8, 366 * 86_400 - 11));
@@ -244,7 +312,7 @@ proptest! {
             let is_ahead = plan.runs.last().is_none_or(|run| run.at > at(now));
             prop_assert!(is_ahead || plan.look_at == Some(at(now)));
             let (runs_made, skipped) = (plan.runs_made, plan.skipped);
-            progress = Progress { next_run_at, runs_made, skipped, is_busy: false, taken: &[] };
+            progress = Progress { next_run_at, runs_made, skipped, ..progress };
         }
     }
 }
@@ -268,13 +336,7 @@ fn a_plan_of_large_records_has_few_runs_and_the_next_plans_make_the_others() {
         assert!(plan.runs.len() <= 3);
         made.extend(runs(&plan));
         let Plan { next_run_at, runs_made, skipped, .. } = plan;
-        next = Progress {
-            next_run_at: next_run_at.unwrap(),
-            runs_made,
-            skipped,
-            is_busy: false,
-            taken: &[],
-        };
+        next = Progress { next_run_at: next_run_at.unwrap(), runs_made, skipped, ..next };
     }
     let at_once = secondly.plan(progress(-100), at(0), Duration::ZERO, RUNS_MAX);
     assert_eq!(made[..at_once.runs.len()], runs(&at_once));

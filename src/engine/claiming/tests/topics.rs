@@ -98,7 +98,7 @@ impl Busy {
 }
 
 #[test]
-fn what_is_passed_by_for_a_full_topic_is_claimed_as_soon_as_there_is_room_and_others_do_not_wait() {
+fn what_is_skipped_for_a_full_topic_is_claimed_as_soon_as_there_is_room_and_others_do_not_wait() {
     let mut busy = Busy::new(&[(25_000, 2_000), (25_000, 2_000)]);
     busy.table.extend((0..100_000_u64).map(|n| (id(1_000, n << 45), 0)));
     let others: Vec<Uuid> = (0..500).map(|n| id(1_000 + n * 2, 1)).collect();
@@ -147,7 +147,7 @@ fn what_is_due_in_the_very_millisecond_of_a_hotspot_does_not_wait_for_it() {
         (0..100).for_each(|_| busy.tick(at(1_000)));
         assert!(busy.table.is_empty(), "{} are left", busy.table.len());
         assert!(busy.claims < 300, "{} claims", busy.claims);
-        assert_eq!(busy.claiming.deferred_count() + busy.claiming.passed_count(), 0);
+        assert_eq!(busy.claiming.deferred_count() + busy.claiming.skipped_count(), 0);
     }
 }
 
@@ -234,7 +234,7 @@ fn many_small_topics_are_no_hotspot_of_any() {
 }
 
 #[test]
-fn a_topic_that_stays_full_does_not_hold_up_what_was_passed_by_for_another() {
+fn a_topic_that_stays_full_does_not_hold_up_what_was_skipped_for_another() {
     let mut busy = Busy::new(&[(25_000, 0), (25_000, 2_000)]);
     // The hotspot of the topic that accepts no tasks comes before that of the other topic, in the
     // same range.
@@ -249,7 +249,7 @@ fn a_topic_that_stays_full_does_not_hold_up_what_was_passed_by_for_another() {
         "{} are left of the other",
         busy.left_of(0)
     );
-    assert!(busy.claiming.passed_count() > 0, "and it is remembered where they are");
+    assert!(busy.claiming.skipped_count() > 0, "and it is remembered where they are");
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn what_is_remembered_has_a_limit_and_nothing_of_it_is_dropped() {
         );
         busy.tick(at(0));
     }
-    assert!(busy.claiming.passed_count() + busy.claiming.deferred_count() < 70 * 2);
+    assert!(busy.claiming.skipped_count() + busy.claiming.deferred_count() < 70 * 2);
     (busy.topics[0].max, busy.topics[0].is_full) = (usize::MAX, false);
     for _ in 0..100 {
         busy.tick(at(0));
@@ -342,6 +342,6 @@ proptest! {
             busy.table.len(),
             busy.claims
         );
-        prop_assert!(busy.claiming.deferred_count() <= 64 && busy.claiming.passed_count() <= 66);
+        prop_assert!(busy.claiming.deferred_count() <= 64 && busy.claiming.skipped_count() <= 66);
     }
 }

@@ -103,6 +103,14 @@ impl InFlightBatch {
         now.since(self.taken_at)
     }
 
+    /// Returns for how long a record has waited for its topic. That is the shorter of two times:
+    /// since the due time, because a window may be long, and since the claim, because a task may be
+    /// overdue. Zero while the time of the cluster is unknown.
+    pub fn waited(&self, index: usize, cluster_now: Option<Timestamp>, now: Monotonic) -> Duration {
+        let overdue = cluster_now.map_or(Duration::ZERO, |now| now.since(self.batch.due_at(index)));
+        overdue.min(self.age(now))
+    }
+
     /// Records the outcome of a task. A second outcome of the same task changes nothing.
     pub fn note(&self, index: usize, outcome: Outcome) -> Noted {
         let mut course = self.lock();

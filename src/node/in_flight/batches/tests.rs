@@ -72,7 +72,7 @@ fn published() -> Outcome {
 
 /// Takes in a batch and settles it at `answered_at`.
 fn settled(in_flight: &InFlightBatches, answered_at: Monotonic) -> BatchId {
-    let held = in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap();
+    let held = in_flight.add(batch(1), Past::Fresh, at(0)).unwrap();
     assert_eq!(held.note(0, published()), Noted::Complete);
     let settlement = Arc::new(held.settlement(Timestamp::EPOCH));
     in_flight.settled(&held, settlement, Effect::Certain, answered_at);
@@ -81,7 +81,7 @@ fn settled(in_flight: &InFlightBatches, answered_at: Monotonic) -> BatchId {
 
 #[test]
 fn a_batch_is_complete_once_and_a_second_outcome_changes_nothing() {
-    let held = in_flight(10).hold(batch(2), Past::Fresh, at(0)).unwrap();
+    let held = in_flight(10).add(batch(2), Past::Fresh, at(0)).unwrap();
     assert_eq!(held.note(1, published()), Noted::MoreToCome);
     assert_eq!(
         held.note(1, Outcome::Dead { reason: "late".into(), receipt: None }),
@@ -101,7 +101,7 @@ fn a_dead_letter_is_left_out_by_the_pause_of_its_topic_and_not_of_its_dead_topic
     let tracking = TrackedRow { is_verdict: true, ..row }.encode();
     for (paused, is_left_out) in [("t", true), ("dead", false)] {
         let batch = batch_with(&["t"], Some(&tracking));
-        let held = in_flight(10).hold(batch, Past::MaybeSent, at(0)).unwrap();
+        let held = in_flight(10).add(batch, Past::MaybeSent, at(0)).unwrap();
         held.leave_out(vec![TopicName::new(paused).unwrap()]);
         assert_eq!(held.is_left_out(0), is_left_out, "{paused}");
     }
@@ -110,7 +110,7 @@ fn a_dead_letter_is_left_out_by_the_pause_of_its_topic_and_not_of_its_dead_topic
 #[test]
 fn a_batch_that_was_given_up_is_let_go_and_never_complete() {
     let in_flight = in_flight(10);
-    let held = in_flight.hold(batch(2), Past::Fresh, at(0)).unwrap();
+    let held = in_flight.add(batch(2), Past::Fresh, at(0)).unwrap();
     assert_eq!(held.note(0, published()), Noted::MoreToCome);
     assert_eq!(in_flight.give_up_all(), [held.batch.id]);
     assert!(in_flight.give_up_all().is_empty(), "once");
@@ -123,8 +123,8 @@ fn a_batch_that_was_given_up_is_let_go_and_never_complete() {
 #[test]
 fn what_is_known_of_a_batch_that_others_have_adopted_is_void() {
     let in_flight = in_flight(10);
-    let [lost, own] = [(); 2].map(|()| in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap());
-    let since = in_flight.hold(batch(1), Past::Fresh, at(2)).unwrap();
+    let [lost, own] = [(); 2].map(|()| in_flight.add(batch(1), Past::Fresh, at(0)).unwrap());
+    let since = in_flight.add(batch(1), Past::Fresh, at(2)).unwrap();
     for held in [&lost, &own, &since] {
         assert_eq!(held.note(0, published()), Noted::Complete);
     }
@@ -139,11 +139,11 @@ fn what_is_known_of_a_batch_that_others_have_adopted_is_void() {
 fn what_is_complete_was_asked_for_since_or_is_still_its_own_is_not_given_up() {
     let in_flight = in_flight(10);
     let (complete, own) = (
-        in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap(),
-        in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap(),
+        in_flight.add(batch(1), Past::Fresh, at(0)).unwrap(),
+        in_flight.add(batch(1), Past::Fresh, at(0)).unwrap(),
     );
     complete.note(0, published());
-    in_flight.hold(batch(1), Past::Fresh, at(2)).unwrap();
+    in_flight.add(batch(1), Past::Fresh, at(2)).unwrap();
     assert!(in_flight.give_up_lost(&[own.batch.id], at(1)).is_empty());
 }
 
@@ -152,7 +152,7 @@ fn an_unsettled_batch_is_unknown_only_when_nothing_is_under_way_for_it() {
     let in_flight = in_flight(10);
     let asked = batch(1).id;
     assert!(in_flight.ask_for(asked) && !in_flight.ask_for(asked));
-    let held = in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap().batch.id;
+    let held = in_flight.add(batch(1), Past::Fresh, at(0)).unwrap().batch.id;
     let (before, after) = (settled(&in_flight, at(1)), settled(&in_flight, at(3)));
     let stranger = batch(1).id;
     let comparison = in_flight.compare(&[asked, held, before, after, stranger], at(2));
@@ -183,12 +183,12 @@ fn a_settle_is_remembered_until_a_heartbeat_that_was_sent_after_it() {
 #[test]
 fn room_is_what_the_limits_leave_and_comes_back() {
     let in_flight = in_flight(4);
-    let one = in_flight.hold(batch(2), Past::Fresh, at(0)).unwrap();
+    let one = in_flight.add(batch(2), Past::Fresh, at(0)).unwrap();
     assert!(
         in_flight.has_room() && !in_flight.has_room_behind_the_watermark(),
         "half of it is for what is on time"
     );
-    let other = in_flight.hold(batch(2), Past::Fresh, at(0)).unwrap();
+    let other = in_flight.add(batch(2), Past::Fresh, at(0)).unwrap();
     assert!(!in_flight.has_room());
     assert_eq!((in_flight.amount().tasks, in_flight.amount().batches), (4, 2));
     for held in [&one, &other, &one] {
@@ -196,8 +196,7 @@ fn room_is_what_the_limits_leave_and_comes_back() {
     }
     assert_eq!(in_flight.amount(), Amount::default(), "a second release frees nothing");
     assert!(
-        [one.slot, other.slot]
-            .contains(&in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap().slot),
+        [one.slot, other.slot].contains(&in_flight.add(batch(1), Past::Fresh, at(0)).unwrap().slot),
         "slots are used again"
     );
 }
@@ -206,8 +205,8 @@ fn room_is_what_the_limits_leave_and_comes_back() {
 fn what_another_owner_may_have_sent_stays_perhaps_sent() {
     let in_flight = in_flight(10);
     let (fresh, loaded) = (
-        in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap(),
-        in_flight.hold(batch(1), Past::MaybeSent, at(0)).unwrap(),
+        in_flight.add(batch(1), Past::Fresh, at(0)).unwrap(),
+        in_flight.add(batch(1), Past::MaybeSent, at(0)).unwrap(),
     );
     assert!(!fresh.note_maybe_sent(0, false) && loaded.note_maybe_sent(0, false));
     assert!(
@@ -219,7 +218,7 @@ fn what_another_owner_may_have_sent_stays_perhaps_sent() {
 #[test]
 fn a_topic_is_silent_when_a_due_record_of_it_has_waited_for_long() {
     let in_flight = in_flight(10);
-    let held = in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap();
+    let held = in_flight.add(batch(1), Past::Fresh, at(0)).unwrap();
     let (due, now) = (Timestamp::from_millis(1_000), at(10));
     let silent = |before: Timestamp, age| in_flight.silent_topics(before, now, age).len();
     assert_eq!(silent(due, SECOND), 0, "not due before");
@@ -242,7 +241,7 @@ fn small_batches_claimed_on_insert_leave_room_for_the_claim_loops() {
     };
     let mut seen = vec![rooms()];
     for _ in 0..8 {
-        in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap();
+        in_flight.add(batch(1), Past::Fresh, at(0)).unwrap();
         seen.push(rooms());
     }
     let until = |count: usize, room: fn(&(bool, bool, bool)) -> bool| {
@@ -266,9 +265,9 @@ fn what_was_acknowledged_beside_a_record_without_an_answer_gives_its_room_back()
     let in_flight = in_flight(4);
     let healthy = TopicName::stored("healthy");
     let held = in_flight
-        .hold(batch_of(&["healthy", "healthy", "healthy", "healthy", "dead"]), Past::Fresh, at(0))
+        .add(batch_of(&["healthy", "healthy", "healthy", "healthy", "dead"]), Past::Fresh, at(0))
         .unwrap();
-    assert!(!in_flight.has_room() && !in_flight.topics().is_open(&healthy));
+    assert!(!in_flight.has_room() && !in_flight.topics().takes_tasks(&healthy));
     for index in 0..4 {
         assert_eq!(held.note(index, published()), Noted::MoreToCome);
     }
@@ -279,7 +278,7 @@ fn what_was_acknowledged_beside_a_record_without_an_answer_gives_its_room_back()
     let amount = in_flight.amount();
     assert_eq!((amount.tasks, amount.batches), (1, 1));
     assert_eq!(amount.bytes, before.bytes - 4 * PAYLOAD.len());
-    assert!(in_flight.has_room() && in_flight.topics().is_open(&healthy));
+    assert!(in_flight.has_room() && in_flight.topics().takes_tasks(&healthy));
     in_flight.ease(at(3), SECOND * 2);
     assert_eq!(in_flight.amount(), amount, "once");
     // The outcomes still to come are unchanged, and holders of the original batch share its
@@ -314,7 +313,7 @@ proptest! {
         let in_flight = in_flight(1);
         let names = ["a", "b", "c"];
         let topics: Vec<&str> = tasks.iter().map(|(topic, _)| names[*topic]).collect();
-        let held = in_flight.hold(batch_of(&topics), Past::Fresh, at(0)).unwrap();
+        let held = in_flight.add(batch_of(&topics), Past::Fresh, at(0)).unwrap();
         for (index, ((_, outcome), is_eased)) in tasks.iter().zip(eased_after).enumerate() {
             let dead = Outcome::Dead { reason: "gone".into(), receipt: None };
             let outcome = [published(), deferred(), dead]
@@ -340,7 +339,7 @@ proptest! {
         prop_assert_eq!(in_flight.amount(), Amount { remembered: 1, ..Amount::default() });
         for name in names {
             let topics = in_flight.topics();
-            prop_assert!(topics.is_open(&TopicName::stored(name)), "{}", name);
+            prop_assert!(topics.takes_tasks(&TopicName::stored(name)), "{}", name);
         }
     }
 }

@@ -53,9 +53,9 @@ pub struct Reports {
     pub completed: Inbox<Arc<InFlightBatch>>,
     /// Actions that follow from the states of the topics.
     pub topic_actions: Inbox<Action>,
-    dead_said: Mutex<Throttle>,
-    expired_said: Mutex<Throttle>,
-    deferred_said: Mutex<Throttle>,
+    dead_log: Mutex<Throttle>,
+    expired_log: Mutex<Throttle>,
+    deferred_log: Mutex<Throttle>,
 }
 
 impl Reports {
@@ -79,9 +79,9 @@ impl Reports {
             alone: Inbox::default(),
             completed: Inbox::default(),
             topic_actions: Inbox::default(),
-            dead_said: Mutex::new(Throttle::new(LOG_EVERY)),
-            expired_said: Mutex::new(Throttle::new(LOG_EVERY)),
-            deferred_said: Mutex::new(Throttle::new(LOG_EVERY)),
+            dead_log: Mutex::new(Throttle::new(LOG_EVERY)),
+            expired_log: Mutex::new(Throttle::new(LOG_EVERY)),
+            deferred_log: Mutex::new(Throttle::new(LOG_EVERY)),
         }
     }
 
@@ -111,13 +111,8 @@ impl Reports {
         let place = correlation_id::place(index);
         let now = clock::monotonic();
         if held.is_news(place, now) {
-            // The wait is the shorter of two: since the due time, because a window may be long, and
-            // since the claim, because a task may be overdue.
-            let overdue =
-                self.clock.now().map_or(Duration::ZERO, |now| now.since(held.batch.due_at(place)));
-            if let Some(action) =
-                self.in_flight.acknowledged(held.topic_of(place), overdue.min(held.age(now)), now)
-            {
+            let waited = held.waited(place, self.clock.now(), now);
+            if let Some(action) = self.in_flight.acknowledged(held.topic_of(place), waited, now) {
                 self.topic_actions.put(action);
             }
         }
@@ -198,7 +193,7 @@ impl Reports {
             Turn::Expire => {
                 self.metrics.expired.inc();
                 let (id, topic) = (task.first_id, held.topic_of(place));
-                if self.expired_said.lock().lets_through(clock::monotonic()) {
+                if self.expired_log.lock().lets_through(clock::monotonic()) {
                     tracing::warn!(
                         task = %id, %topic, %expires_at,
                         "a task has expired before it could be published (logged once a minute at \
@@ -242,7 +237,7 @@ impl Reports {
         topics.refused(topic, now);
         topics.failed(topic, &reason);
         drop(topics);
-        if self.deferred_said.lock().lets_through(now) {
+        if self.deferred_log.lock().lets_through(now) {
             tracing::error!(
                 task = %id, %topic, reason,
                 "a task waits for a payload key (logged once a minute at most; the metric counts \
@@ -265,8 +260,8 @@ impl Reports {
         let place = correlation_id::place(index);
         let maybe_sent = held.note_maybe_sent(place, failed.maybe_sent);
         // Records of a producer are taken back together because some of them have waited too long.
-        let is_early =
-            failed.is_taken_back() && held.age(clock::monotonic()) < self.publish_deadline;
+        let is_early = failed.is_taken_back()
+            && held.waited(place, self.clock.now(), clock::monotonic()) < self.publish_deadline;
         let failed = if failed.is_taken_back() { failed.timed_out() } else { failed };
         let circumstances = Circumstances {
             is_given_up: held.is_given_up(),
@@ -320,7 +315,7 @@ impl Reports {
         if gives_up {
             return true;
         }
-        if self.deferred_said.lock().lets_through(now) {
+        if self.deferred_log.lock().lets_through(now) {
             tracing::warn!(
                 task = %id, %topic, reason,
                 "a record was not acknowledged; retrying (logged once a minute at most; the metric \
@@ -399,7 +394,7 @@ impl Reports {
         let said = reason_without_words(reason);
         let (id, topic, now) =
             (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
-        if self.dead_said.lock().lets_through(now) {
+        if self.dead_log.lock().lets_through(now) {
             tracing::warn!(
                 task = %id, %topic, reason = said,
                 "a task became a dead letter (logged once a minute at most; the metric counts all)"

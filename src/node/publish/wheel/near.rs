@@ -327,7 +327,7 @@ mod tests {
             for (at, dues) in self.plan.batches.clone() {
                 if is_new(at) {
                     let held =
-                        self.in_flight.hold(batch_of(&dues), Past::Fresh, monotonic(at)).unwrap();
+                        self.in_flight.add(batch_of(&dues), Past::Fresh, monotonic(at)).unwrap();
                     slices_of(&held, self.plan.precision)
                         .into_iter()
                         .for_each(|slice| self.keep(slice, to));
@@ -464,7 +464,7 @@ mod tests {
     /// Returns slices of one batch, due in 10 ms.
     fn slices() -> (Timestamp, Vec<DueSlice>) {
         let bench = Bench::new(no_plan());
-        let held = bench.in_flight.hold(batch_of(&[10_000]), Past::Fresh, monotonic(0)).unwrap();
+        let held = bench.in_flight.add(batch_of(&[10_000]), Past::Fresh, monotonic(0)).unwrap();
         (Timestamp::from_micros(START + 10_000), slices_of(&held, MILLISECOND))
     }
 
@@ -504,7 +504,7 @@ mod tests {
             let mut builder =
                 BatchBuilder::new(BatchId::new(Timestamp::EPOCH, 0, rand::random()), 2, 0);
             (1..=2).for_each(|low| push(&mut builder, TaskId::new(due_at, Shard::new(0), low)));
-            let held = bench.in_flight.hold(builder.build(), Past::Fresh, monotonic(0)).unwrap();
+            let held = bench.in_flight.add(builder.build(), Past::Fresh, monotonic(0)).unwrap();
             for slice in slices_of(&held, MILLISECOND) {
                 assert!(near.keep(slice, None).is_none());
             }
@@ -558,7 +558,7 @@ mod tests {
                     push(&mut builder, id);
                 }
                 let held =
-                    bench.in_flight.hold(builder.build(), Past::Fresh, monotonic(0)).unwrap();
+                    bench.in_flight.add(builder.build(), Past::Fresh, monotonic(0)).unwrap();
                 for slice in slices_of(&held, bench.plan.precision) {
                     prop_assert!(near.keep(slice, None).is_none());
                 }

@@ -56,8 +56,10 @@ pub async fn heard(
     (call, by): (&AnswerCall, &PrincipalName),
     answered: Option<Answered>,
 ) -> Result<Option<Heard>, Unavailable> {
+    let is_busy = matches!(&answered, Some(Answered { verdict: Verdict::Busy, .. }));
     let verdict = match answered {
-        Some(Answered { verdict: Verdict::Busy, .. }) => return Ok(None),
+        // A task of another topic can look like this, too.
+        Some(Answered { verdict: Verdict::Busy, .. }) if call.topic.is_none() => return Ok(None),
         Some(Answered { verdict, view: Some(mut view), .. }) => {
             let finished = view.tracked.as_mut().and_then(|view| view.finished.as_mut());
             if let Some(finished) = finished.filter(|_finished| !by.is_anonymous()) {
@@ -75,10 +77,19 @@ pub async fn heard(
         }
         None => None,
     };
-    let view = look_up.task(call.first).await;
+    let view = match look_up.task(call.first).await {
+        Err(_of_hidden) if is_busy => return Ok(None),
+        view => view,
+    };
     let Some(view) = view.map_err(unavailable_of_read)? else {
         return Ok(Some(Heard::NotFound));
     };
+    if !call.is_for(view.topic.as_str()) {
+        return Ok(Some(Heard::NotFound));
+    }
+    if is_busy {
+        return Ok(None);
+    }
     if view.tracked.is_none() {
         return Ok(Some(Heard::NotTracked(Box::new(view))));
     }
@@ -123,8 +134,15 @@ fn verdict_of_state(call: Call, state: TaskState) -> Option<Verdict> {
 
 /// Returns a call about the task `first`. A delay counts from `arrived_at`.
 pub fn call_of(first: TaskId, call: ConsumerCall, arrived_at: Timestamp) -> AnswerCall {
-    let blank =
-        |call| AnswerCall { first, call, retry_at: None, by: None, reason: None, principal: None };
+    let blank = |call| AnswerCall {
+        first,
+        topic: None,
+        call,
+        retry_at: None,
+        by: None,
+        reason: None,
+        principal: None,
+    };
     match call {
         ConsumerCall::Finish { attempt } => blank(Call::Finish { attempt }),
         ConsumerCall::Fail { attempt, retry, is_final, reason } => AnswerCall {

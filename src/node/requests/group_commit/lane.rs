@@ -156,9 +156,12 @@ impl Lane {
             }
             let refusal = refusal_of(&error);
             group[piece].iter_mut().for_each(|submission| submission.refuse(&refusal));
-            // When time is up, this applies to all pieces that are left.
-            while is_late && let Some(piece) = pieces.take() {
-                group[piece].iter_mut().for_each(|submission| submission.refuse(&refusal));
+            // When time is up, or Postgres is away, the pieces that are left are not tried, and
+            // nothing of them is stored.
+            let is_over = is_late || error.is_away();
+            let untried = Refusal::ServerAway { reason: chain(&error) };
+            while is_over && let Some(piece) = pieces.take() {
+                group[piece].iter_mut().for_each(|submission| submission.refuse(&untried));
             }
         }
     }

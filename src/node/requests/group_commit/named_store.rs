@@ -20,7 +20,7 @@ use crate::engine::placing::Destination;
 use crate::failpoint::{Failpoint, reach};
 use crate::node::messages::{Accepted, Refusal};
 use crate::node::requests::placing::{Placer, assign_ids, clamp};
-use crate::node::requests::postgres_failures::refusal_of;
+use crate::node::requests::postgres_failures::{refusal_of, refusal_of_read};
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
 use crate::postgres::tasks::names::Names;
@@ -100,8 +100,8 @@ impl NamedStore {
         })
     }
 
-    /// Stores the `open` tasks with new names, and looks up the others. A task to retry, or a
-    /// failed one, has no answer afterwards.
+    /// Stores the `open` tasks with new names, and looks up the others. A task to retry, or one
+    /// whose statement failed, has no answer afterwards.
     async fn round(&mut self, open: &mut [&mut Submission]) -> Result<(), PostgresError> {
         let shared = Arc::clone(&self.shared);
         let placer = Placer::new(&shared, shared.now());
@@ -109,7 +109,18 @@ impl NamedStore {
             submission.place = placer.place_of(&submission.task);
         }
         write_with_or_without_claims(self, open, placer.rule()).await?;
-        self.find(open).await
+        match self.find(open).await {
+            Ok(()) => Ok(()),
+            Err(error @ PostgresError::GaveWay { .. }) => Err(error),
+            // The tasks that are left lost their names to others, so they are not stored, whether
+            // or not the read was answered.
+            Err(error) => {
+                let refusal = refusal_of_read(&error);
+                let left = open.iter_mut().filter(|submission| submission.answer.is_none());
+                left.for_each(|submission| submission.refuse(&refusal));
+                Ok(())
+            }
+        }
     }
 
     /// Puts claimed tasks on the wheel, and has tasks that are due soon claimed now.

@@ -1,15 +1,10 @@
 //! The room in the queue of the group commit, in tasks and in bytes, and its fair shares.
-//!
-//! One principal may fill the queue while nobody else needs it. Once another one holds room, or was
-//! refused within the last seconds for lack of it, each may hold at most half of the tasks.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::shares::{Share, Shares};
 use crate::domain::{Monotonic, PrincipalName};
 use crate::node::messages::Refusal;
 use crate::node::metrics::NodeMetrics;
@@ -17,13 +12,10 @@ use crate::telemetry::CountGuard;
 
 /// The unit in which the bytes of the queue are counted: a semaphore counts only up to 2^32.
 const BYTES_UNIT: usize = 1024;
-/// How long the queue stays shared after a principal within its half was refused. A refused caller
-/// comes again within this time.
-const SHARED_FOR: Duration = Duration::from_secs(10);
 
 /// The limits of the queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct QueueLimits {
     pub tasks_max: usize,
     pub bytes_max: usize,
 }
@@ -32,7 +24,7 @@ pub struct Bounds {
 #[derive(Debug)]
 pub struct Room {
     _permits: [OwnedSemaphorePermit; 2],
-    _share: Share,
+    _share: Share<PrincipalName>,
     _shown: [CountGuard; 2],
 }
 
@@ -44,58 +36,23 @@ pub struct Asked<'a> {
     pub bytes: usize,
 }
 
-/// The tasks of each principal in the queue.
-#[derive(Default, Debug)]
-struct Shares {
-    queued: HashMap<PrincipalName, usize>,
-    shared_until: Monotonic,
-}
-
-impl Shares {
-    /// Returns the tasks of a principal, and whether others have some, too.
-    fn of(&self, principal: &PrincipalName) -> (usize, bool) {
-        let own = self.queued.get(principal).copied().unwrap_or_default();
-        (own, self.queued.len() > usize::from(own > 0))
-    }
-}
-
-/// The tasks of a request among those of its principal.
-#[derive(Debug)]
-struct Share {
-    shares: Arc<Mutex<Shares>>,
-    principal: PrincipalName,
-    tasks: usize,
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        let mut shares = self.shares.lock();
-        if let Some(queued) = shares.queued.get_mut(&self.principal) {
-            *queued = queued.saturating_sub(self.tasks);
-            if *queued == 0 {
-                shares.queued.remove(&self.principal);
-            }
-        }
-    }
-}
-
 /// The room for tasks that wait to be stored, or are being stored.
 #[derive(Clone, Debug)]
 pub struct Queue {
     tasks: Arc<Semaphore>,
     tasks_max: usize,
     bytes: Arc<Semaphore>,
-    shares: Arc<Mutex<Shares>>,
+    shares: Shares<PrincipalName>,
 }
 
 impl Queue {
-    pub fn new(limits: Bounds) -> Self {
+    pub fn new(limits: QueueLimits) -> Self {
         let bytes = Semaphore::new(limits.bytes_max.div_ceil(BYTES_UNIT));
         Self {
             tasks: Arc::new(Semaphore::new(limits.tasks_max)),
             tasks_max: limits.tasks_max,
             bytes: Arc::new(bytes),
-            shares: Arc::default(),
+            shares: Shares::new(limits.tasks_max),
         }
     }
 
@@ -112,7 +69,8 @@ impl Queue {
         metrics: &NodeMetrics,
         now: Monotonic,
     ) -> Result<Room, Refusal> {
-        let share = self.share_for(asked, now)?;
+        let share = self.shares.take(asked.principal, asked.tasks, now);
+        let share = share.ok_or(Refusal::Busy { limit: "submit_queue_share" })?;
         let acquired = try_acquire(&self.tasks, asked.tasks, "submit_queue").and_then(|tasks| {
             let bytes = asked.bytes.div_ceil(BYTES_UNIT);
             Ok([tasks, try_acquire(&self.bytes, bytes, "submit_queue_bytes")?])
@@ -120,12 +78,7 @@ impl Queue {
         let permits = match acquired {
             Ok(permits) => permits,
             Err(full) => {
-                let mut shares = self.shares.lock();
-                let (own, has_others) = shares.of(asked.principal);
-                if has_others && own <= self.half() {
-                    shares.shared_until = now.plus(SHARED_FOR);
-                }
-                drop(shares);
+                self.shares.lacked_room(asked.principal, now);
                 return Err(full);
             }
         };
@@ -140,25 +93,6 @@ impl Queue {
             ],
         })
     }
-
-    const fn half(&self) -> usize {
-        self.tasks_max / 2
-    }
-
-    /// Takes a share of the queue. A request larger than the half alone passes when its principal
-    /// holds nothing.
-    fn share_for(&self, asked: Asked<'_>, now: Monotonic) -> Result<Share, Refusal> {
-        let mut shares = self.shares.lock();
-        let (own, has_others) = shares.of(asked.principal);
-        let is_shared = has_others || now < shares.shared_until;
-        let with_asked = own.saturating_add(asked.tasks);
-        if is_shared && own > 0 && with_asked > self.half() {
-            return Err(Refusal::Busy { limit: "submit_queue_share" });
-        }
-        shares.queued.insert(asked.principal.clone(), with_asked);
-        let (shares, principal) = (Arc::clone(&self.shares), asked.principal.clone());
-        Ok(Share { shares, principal, tasks: asked.tasks })
-    }
 }
 
 fn try_acquire(
@@ -172,12 +106,14 @@ fn try_acquire(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::telemetry::Registry;
 
     #[test]
     fn the_limit_that_is_reached_is_named() {
-        let queue = Queue::new(Bounds { tasks_max: 2, bytes_max: 3 * BYTES_UNIT });
+        let queue = Queue::new(QueueLimits { tasks_max: 2, bytes_max: 3 * BYTES_UNIT });
         let metrics = NodeMetrics::register(&mut Registry::default());
         let principal = &PrincipalName::anonymous();
         let room_for = |tasks, bytes| {
@@ -206,7 +142,7 @@ mod tests {
 
     #[test]
     fn no_principal_holds_more_than_half_while_others_wait() {
-        let queue = Queue::new(Bounds { tasks_max: 10, bytes_max: 10 * BYTES_UNIT });
+        let queue = Queue::new(QueueLimits { tasks_max: 10, bytes_max: 10 * BYTES_UNIT });
         let metrics = NodeMetrics::register(&mut Registry::default());
         let [flood, other] = ["flood", "other"].map(|name| PrincipalName::new(name).unwrap());
         let at = |seconds: u64| Monotonic::from_start(Duration::from_secs(100 + seconds));
@@ -227,12 +163,12 @@ mod tests {
         drop(own);
         held.push(ask(&flood, 1, 20).unwrap());
         held.clear();
-        assert!(queue.shares.lock().queued.is_empty() && queue.is_empty());
+        assert!(queue.shares.is_empty() && queue.is_empty());
     }
 
     #[test]
     fn a_request_beyond_the_half_passes_alone() {
-        let queue = Queue::new(Bounds { tasks_max: 10, bytes_max: 10 * BYTES_UNIT });
+        let queue = Queue::new(QueueLimits { tasks_max: 10, bytes_max: 10 * BYTES_UNIT });
         let metrics = NodeMetrics::register(&mut Registry::default());
         let [one, two] = ["one", "two"].map(|name| PrincipalName::new(name).unwrap());
         let ask = |principal: &PrincipalName, tasks| {

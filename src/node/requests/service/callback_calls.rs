@@ -7,6 +7,7 @@ use crate::domain::topic::callback::{Callback, StoredCallback};
 use crate::node::messages::Unavailable;
 use crate::node::messages::answers::{ConsumerCall, Heard, PutCallback, Target};
 use crate::node::messages::permitted::TaskPermit;
+use crate::node::requests::answers::queue::Holder;
 
 impl Service {
     /// Sets the callback of a topic.
@@ -61,7 +62,8 @@ impl Service {
         call: ConsumerCall,
     ) -> Result<Heard, Unavailable> {
         let target = Target::Id(TaskPermit::of_topic(permit, id));
-        let heard = self.opened()?.answers.take(vec![(target, call)]).await;
+        let (calls, holder) = (vec![(target, call)], Some(Holder::Callbacks));
+        let heard = self.opened()?.answers.take(calls, holder).await;
         let missing = || Unavailable::Unknown { reason: "no answer was taken".to_owned() };
         heard.into_iter().next().ok_or_else(missing)?
     }

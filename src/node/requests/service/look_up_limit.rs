@@ -37,6 +37,16 @@ impl LookUpLimit {
         }
         Some(LookUpInProgress { limit: self, principal })
     }
+
+    /// Makes a look-up for a principal. `None` without a look-up when the principal has too many.
+    pub async fn within<T>(
+        &self,
+        principal: &PrincipalName,
+        look_up: impl Future<Output = T>,
+    ) -> Option<T> {
+        let _counted = self.take(principal)?;
+        Some(look_up.await)
+    }
 }
 
 impl Drop for LookUpInProgress<'_> {
@@ -53,6 +63,8 @@ impl Drop for LookUpInProgress<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -65,6 +77,20 @@ mod tests {
         drop(of_ann.pop());
         assert!(limit.take(&ann).is_some());
         drop(of_ann);
+        assert!(limit.0.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_look_up_counts_while_it_lasts_and_is_not_made_beyond_the_limit() {
+        let limit = LookUpLimit::default();
+        let ann = PrincipalName::new("ann").unwrap();
+        let counted = async || limit.0.lock().get(&ann).copied();
+        assert_eq!(limit.within(&ann, counted()).await, Some(Some(1)));
+        let others: Vec<_> = (0..OF_PRINCIPAL_MAX).map(|_| limit.take(&ann)).collect();
+        let is_made = Cell::new(false);
+        assert_eq!(limit.within(&ann, async { is_made.set(true) }).await, None);
+        assert!(!is_made.get());
+        drop(others);
         assert!(limit.0.lock().is_empty());
     }
 }

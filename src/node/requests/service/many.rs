@@ -1,16 +1,58 @@
-//! The calls of the service for many tasks, and for dead letters.
+//! The calls of the service for many tasks, for dead letters, and for tasks that are found by their
+//! ids.
+
+use std::time::Duration;
 
 use super::Service;
+use crate::access::Caller;
 use crate::access::permit::{
     BulkPermit, CancelManyPermit, Drop, Grant, Move, Permit, Redrive, Submit,
 };
-use crate::domain::{PrincipalName, TaskView, Timestamp};
-use crate::node::messages::permitted::TaskPermit;
-use crate::node::messages::{BulkDone, BulkRange, BulkSelection, Due, Refusal, Shift, Unavailable};
+use crate::domain::{
+    Headers, PrincipalName, Record, TaskId, TaskState, TaskView, Timestamp, TopicName,
+};
+use crate::node::messages::permitted::{FoundTask, FoundTopic, TaskPermit};
+use crate::node::messages::{
+    BulkDone, BulkRange, BulkSelection, Draft, Due, Refusal, Shift, Unavailable,
+};
 use crate::node::requests::bulk::DeadLetterRight;
+use crate::node::requests::postgres_failures::refusal_of_read;
 use crate::postgres::lists::dead_letters::DeadLetterChange;
 
 impl Service {
+    /// Finds a task by id. Only the rights on the task's topic let anything be told.
+    pub async fn find(&self, id: TaskId) -> Result<Option<FoundTask>, Unavailable> {
+        answer_by_model!(self, model => Ok(model.look_up(id).await?.map(FoundTask::new)));
+        Ok(self.opened()?.stored.by_id(id).await?.map(FoundTask::new))
+    }
+
+    /// Finds the topics of tasks for the permits of `caller`, in the order of their ids. Only the
+    /// rights on a topic let anything be told.
+    pub async fn find_topics(
+        &self,
+        caller: &Caller,
+        ids: &[TaskId],
+    ) -> Vec<Result<Option<FoundTopic>, Unavailable>> {
+        answer_by_model!(self, model => {
+            let found = ids.iter().zip(model.topics_of(ids));
+            found.map(|(id, topic)| Ok(topic.map(|topic| FoundTopic::new(*id, topic)))).collect()
+        });
+        match self.opened() {
+            Ok(parts) => parts.stored.find_topics(&caller.principal.name, ids).await,
+            Err(starting) => vec![Err(starting.into()); ids.len()],
+        }
+    }
+
+    /// As [`Self::find_topics`], for one task.
+    pub async fn find_topic(
+        &self,
+        caller: &Caller,
+        id: TaskId,
+    ) -> Result<Option<FoundTopic>, Unavailable> {
+        let none = || Err(Unavailable::ServerAway { reason: "the task was not sought".to_owned() });
+        self.find_topics(caller, &[id]).await.pop().unwrap_or_else(none)
+    }
+
     // The futures of the calls for many tasks and for dead letters are on the heap, because callers
     // keep them in futures of their own.
 
@@ -79,10 +121,23 @@ impl Service {
         done
     }
 
-    /// Checks that tasks can be redriven to a topic.
-    pub async fn check_topic(&self, to: &Permit<Submit>) -> Result<(), Refusal> {
+    /// Checks that tasks can be redriven to a topic. The record of one dead letter (`id`) must fit
+    /// there, as in a submit.
+    pub async fn check_topic(
+        &self,
+        to: &Permit<Submit>,
+        id: Option<TaskId>,
+    ) -> Result<(), Refusal> {
         answer_by_model!(self, model => model.check_topic(to.topic()));
-        self.opened()?.submitter.check_topic(&to.principal().name, to.topic()).await
+        let parts = self.opened()?;
+        let facts = parts.submitter.facts(&to.principal().name, to.topic()).await?;
+        let Some(id) = id else { return Ok(()) };
+        let found = parts.stored.look_up.task(id).await.map_err(refusal_of_read)?;
+        // The redrive says what is wrong with any other task.
+        match found.and_then(|task| draft_of(task, to.topic())) {
+            Some(draft) => parts.submitter.check_against_topic(&draft, Ok(facts)).await.1,
+            None => Ok(()),
+        }
     }
 
     /// Redrives a dead letter: its task is due now. With `to`, it goes to another topic. Returns
@@ -122,6 +177,25 @@ impl Service {
         }
         Ok(task)
     }
+}
+
+/// Returns a draft for the topic `to` with the record of a dead letter. `None` for other tasks, and
+/// for records that this node cannot open.
+fn draft_of(task: TaskView, to: &TopicName) -> Option<Draft> {
+    let kept = task.kept.filter(|_kept| task.state == TaskState::Dead)?;
+    Some(Draft {
+        record: Record {
+            topic: to.clone(),
+            key: kept.key.map(Vec::into_boxed_slice),
+            payload: kept.payload.map(Vec::into_boxed_slice),
+            headers: Headers::stored(Some(kept.headers)),
+        },
+        name: None,
+        due: Due::After(Duration::ZERO),
+        tracking: task.tracked.map(|tracked| Box::new(tracked.tracking)),
+        expiry: None,
+        spread: None,
+    })
 }
 
 /// Logs a call for many tasks, because it is an act of an operator.

@@ -56,6 +56,8 @@ pub struct Model {
     pub topics: topics::Topics,
     random: AtomicU64,
     pub is_draining: AtomicBool,
+    /// The calls that asked for the topics of tasks.
+    pub topic_calls: AtomicU64,
 }
 
 impl Model {
@@ -361,6 +363,13 @@ impl Model {
         Ok(lock(&self.tasks).iter().find(|task| task.id == id).cloned())
     }
 
+    pub fn topics_of(&self, ids: &[TaskId]) -> Vec<Option<TopicName>> {
+        self.topic_calls.fetch_add(1, Ordering::Relaxed);
+        let tasks = lock(&self.tasks);
+        let task_of = |id: &TaskId| tasks.iter().find(|task| task.id == *id);
+        ids.iter().map(|id| task_of(id).map(|task| task.topic.clone())).collect()
+    }
+
     pub fn knows_topic(&self, topic: &TopicName) -> Option<bool> {
         match topic.as_str() {
             "no-such-topic" => Some(lock(&self.tasks).iter().any(|task| task.topic == *topic)),
@@ -492,6 +501,7 @@ fn popped_of((task, offset): (&TaskView, i64)) -> Popped {
         attempts_max: 2,
         due_at: task.id.due_at(),
         finish_by: now.plus(DELAY_MAX),
+        ttr: DELAY_MAX,
         partition: 0,
         offset,
         published_at: now,

@@ -28,6 +28,10 @@ use crate::postgres::schedules::backfill::Backfilled;
 use crate::postgres::schedules::change::{NamedSchedule, NewSchedule};
 use crate::postgres::schedules::make::RunTask;
 
+/// How far ahead a schedule may begin. Rows of tasks that are due thousands of years ahead are held
+/// ones.
+const BEGINS_WITHIN: Duration = Duration::from_hours(36_500 * 24);
+
 /// The maximum number of tries when other requests create the same schedule.
 const TRIES_MAX: usize = 5;
 
@@ -55,11 +59,14 @@ impl ScheduleService {
             submitter.knows_overlap()?;
         }
         let now = arrived_at.unwrap_or_default();
-        // A schedule that has ended may be put again as it is.
+        // A schedule that has ended may be put again. No limit of tasks applies to how far ahead
+        // the first run is: the same PUT would be refused or accepted depending on its time.
         let first = schedule.specification.timing.next_after(now);
-        let due = first.map_or(Due::After(Duration::ZERO), Due::At);
-        let draft = draft_of(schedule, first.unwrap_or(now), due);
+        let draft = draft_of(schedule, first.unwrap_or(now), Due::After(Duration::ZERO));
         let checked = submitter.check_one(&permit.principal().name, draft, arrived_at).await?;
+        if first.is_some_and(|first| first > now.plus(BEGINS_WITHIN)) {
+            return Err(Refusal::TooFar { delay_max: BEGINS_WITHIN });
+        }
         let new = NewSchedule {
             schedule,
             shard: schedule.shard(self.shared.cluster.shards),

@@ -1,18 +1,20 @@
 //! Looks up, moves and cancels stored tasks, by their ids and by their names.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::access::permit::{Cancel, Move, Permit};
 use crate::domain::{
     NewTask, Precondition, PrincipalName, TaskId, TaskName, TaskView, Timestamp, TopicName,
 };
-use crate::node::messages::permitted::TaskPermit;
+use crate::node::messages::permitted::{FoundTopic, TaskPermit};
 use crate::node::messages::{CancelVerdict, MoveVerdict, Placed, Refusal, Unavailable};
 use crate::node::requests::canceller::Canceller;
 use crate::node::requests::moving::{self, Reads};
 use crate::node::requests::postgres_failures::{refusal_of_read, unavailable_of_read};
 use crate::node::requests::replacer::Replacer;
-use crate::postgres::tasks::look_up::LookUp;
+use crate::postgres::connection::turns::Turns;
+use crate::postgres::tasks::look_up::{LookUp, TOPICS_MAX};
 use crate::postgres::tasks::names::{NameEntry, Names};
 use crate::postgres::tasks::replace::withdraw::Withdrawal;
 
@@ -28,12 +30,53 @@ pub struct StoredTasks {
     pub replacer: Replacer,
     pub names: Arc<Names>,
     pub look_up: Arc<LookUp>,
+    /// The turns of principals at look-ups, which answers of consumers take as well.
+    pub turns: Arc<Turns<PrincipalName>>,
 }
 
 impl StoredTasks {
     /// Looks a task up.
     pub async fn by_id(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
         self.look_up.task(id).await.map_err(unavailable_of_read)
+    }
+
+    /// Finds the topics of tasks for the permits of the principal `by`, in the order of their ids.
+    pub async fn find_topics(
+        &self,
+        by: &PrincipalName,
+        ids: &[TaskId],
+    ) -> Vec<Result<Option<FoundTopic>, Unavailable>> {
+        let mut all = Vec::with_capacity(ids.len());
+        for some in ids.chunks(TOPICS_MAX) {
+            match self.find_some_topics(by, some).await {
+                Ok(found) => all.extend(found),
+                Err(unavailable) => all.resize(all.len() + some.len(), Err(unavailable)),
+            }
+        }
+        all
+    }
+
+    /// Finds topics in one turn of the principal.
+    async fn find_some_topics(
+        &self,
+        by: &PrincipalName,
+        ids: &[TaskId],
+    ) -> Result<Vec<Result<Option<FoundTopic>, Unavailable>>, Unavailable> {
+        let turn = self.turns.take(by).await;
+        let _turn = turn.ok_or(Unavailable::Busy { limit: "look_ups_share" })?;
+        let found = self.look_up.topics(ids).await.map_err(unavailable_of_read)?;
+        let mut decided = HashMap::new();
+        for id in &found.undecided {
+            let task = self.by_id(*id).await;
+            decided.insert(*id, task.map(|task| task.map(|task| task.topic)));
+        }
+        let topic_of = |id: &TaskId| match decided.get(id) {
+            Some(decided) => decided.clone(),
+            None => Ok(found.topics.get(id).cloned()),
+        };
+        let found_topic =
+            |id: &TaskId| topic_of(id).map(|topic| topic.map(|topic| FoundTopic::new(*id, topic)));
+        Ok(ids.iter().map(found_topic).collect())
     }
 
     /// Returns the topic of a task that is to be moved.

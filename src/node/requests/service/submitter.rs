@@ -265,10 +265,10 @@ impl Submitter {
             .as_ref()
             .is_some_and(|policy| policy.expire_after.is_some() || policy.spread.is_some());
         let (node_count, unknown) = match change.is_paused {
-            Some(true) if bulletin.nodes_without_pauses > 0 => {
-                (bulletin.nodes_without_pauses, "paused topics")
+            Some(true) if bulletin.nodes_without_pauses_count > 0 => {
+                (bulletin.nodes_without_pauses_count, "paused topics")
             }
-            _ if has_terms => (bulletin.nodes_without_expiry, "`expire_after` and `spread`"),
+            _ if has_terms => (bulletin.nodes_without_expiry_count, "`expire_after` and `spread`"),
             _ => return None,
         };
         (node_count > 0).then(|| {
@@ -282,7 +282,7 @@ impl Submitter {
 
     /// Refuses what only nodes of this version do with schedules while older nodes live.
     pub fn knows_overlap(&self) -> Result<(), Refusal> {
-        let node_count = self.bulletin.borrow().nodes_without_overlap;
+        let node_count = self.bulletin.borrow().nodes_without_overlap_count;
         if node_count == 0 {
             return Ok(());
         }
@@ -299,7 +299,7 @@ impl Submitter {
         if draft.expiry.is_none() && draft.spread.is_none() {
             return Ok(());
         }
-        let node_count = self.bulletin.borrow().nodes_without_expiry;
+        let node_count = self.bulletin.borrow().nodes_without_expiry_count;
         if node_count > 0 { Err(Refusal::NodesWithoutExpiry { node_count }) } else { Ok(()) }
     }
 
@@ -307,9 +307,9 @@ impl Submitter {
     /// topic, if it has one.
     async fn may_be_tracked(&self, by: &PrincipalName, draft: &Draft) -> Result<(), Refusal> {
         let Some(tracking) = &draft.tracking else { return Ok(()) };
-        let node_count = self.bulletin.borrow().old_node_count;
+        let node_count = self.bulletin.borrow().nodes_without_tracking_count;
         if node_count > 0 {
-            return Err(Refusal::OldNodes { node_count });
+            return Err(Refusal::NodesWithoutTracking { node_count });
         }
         match &tracking.dead_topic {
             Some(topic) => self.fits_dead_topic(by, draft, topic).await,
@@ -340,7 +340,8 @@ impl Submitter {
         self.shared.callers.of(caller).await.map_err(refusal_of_read)
     }
 
-    async fn facts(&self, by: &PrincipalName, topic: &TopicName) -> Facts {
+    /// Looks a topic up for a caller.
+    pub async fn facts(&self, by: &PrincipalName, topic: &TopicName) -> Facts {
         let answer = match self.topics.cached(topic) {
             Some(answer) => answer,
             None => {
@@ -358,11 +359,6 @@ impl Submitter {
         Ok(facts)
     }
 
-    /// Looks a topic up, to which tasks of another topic are to go.
-    pub async fn check_topic(&self, by: &PrincipalName, topic: &TopicName) -> Result<(), Refusal> {
-        self.facts(by, topic).await.map(|_facts| ())
-    }
-
     /// Looks the topic up before its dead letters are redriven: it may exist again although it was
     /// given up.
     pub async fn look_up_topic(&self, by: &PrincipalName, topic: &TopicName) {
@@ -374,7 +370,7 @@ impl Submitter {
     /// Checks a draft against its topic. Returns the facts about the topic, too. When a draft does
     /// not fit, Kafka is asked again: a limit may have been raised, and an old one must not refuse
     /// a draft for good.
-    async fn check_against_topic(
+    pub async fn check_against_topic(
         &self,
         draft: &Draft,
         facts: Facts,
@@ -485,12 +481,12 @@ fn fits(draft: &Draft, size: usize, facts: TopicFacts) -> Result<(), Refusal> {
 }
 
 fn refusal_of_look_up(topic: &TopicName, error: LookUpError) -> Refusal {
+    let cannot = |reason| format!("cannot look up the topic {topic}: {reason}");
     match error {
         LookUpError::Unknown => Refusal::UnknownTopic,
         LookUpError::Busy => Refusal::Busy { limit: "topic_look_ups" },
-        LookUpError::Denied { reason } | LookUpError::Unavailable { reason } => {
-            Refusal::ServerAway { reason: format!("cannot look up the topic {topic}: {reason}") }
-        }
+        LookUpError::Denied { reason } => Refusal::TopicDenied { reason: cannot(reason) },
+        LookUpError::Unavailable { reason } => Refusal::ServerAway { reason: cannot(reason) },
     }
 }
 
@@ -583,7 +579,7 @@ mod tests {
             Refusal::ExpiresTooEarly { due_at: Timestamp::EPOCH },
             Refusal::NodesWithoutExpiry { node_count: 1 },
             Refusal::TooManyPending { task_count: 2, pending_max: 1 },
-            Refusal::OldNodes { node_count: 1 },
+            Refusal::NodesWithoutTracking { node_count: 1 },
             Refusal::Busy { limit: "submit_queue" },
             Refusal::BadValue { reason: reason() },
             Refusal::Draining,

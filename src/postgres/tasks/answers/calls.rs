@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use crate::domain::task::feedback::{Call, Verdict};
-use crate::domain::{PrincipalId, Sent, TaskId, TaskView, Timestamp, TrackedRow};
+use crate::domain::{PrincipalId, Sent, TaskId, TaskView, Timestamp, TopicName, TrackedRow};
 
 /// The call of a consumer about one task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AnswerCall {
     pub first: TaskId,
+    /// The topic on which the caller has the right. The task of another topic is not found. `None`:
+    /// any topic.
+    pub topic: Option<TopicName>,
     pub call: Call,
     /// When the next attempt after a failure is due. `None`: the back-off of the task decides.
     pub retry_at: Option<Timestamp>,
@@ -17,6 +20,13 @@ pub struct AnswerCall {
     pub reason: Option<Box<str>>,
     /// The caller.
     pub principal: Option<PrincipalId>,
+}
+
+impl AnswerCall {
+    /// Returns true when the call may change tasks of `topic`.
+    pub fn is_for(&self, topic: &str) -> bool {
+        self.topic.as_ref().is_none_or(|wanted| wanted.as_str() == topic)
+    }
 }
 
 /// The result of a call about a task that was found.

@@ -24,15 +24,19 @@ returning first_id";
 pub(super) const UNMARK: &str =
     "-- answers: unmark\ndelete from task_follow where first_id = any($1)";
 
+/// `$2` has the topic of each row, or null for any; null as a whole when it has no topic. The same
+/// holds for `$3` of the next statement.
 pub(super) const TAKE_FAR: &str = "-- answers: take far
-delete from task_far where id = any($1)
+delete from task_far
+where id = any($1) and ($2::text[] is null or topic = coalesce($2[array_position($1, id)], topic))
 returning id, coalesce(first_id, id) as first_id, topic, key, payload, headers, name, submitted_by,
   submitted_at, tracking, moved_to";
 
 pub(super) const TAKE_NEAR: &str = "-- answers: take
 delete from task t
-using unnest($1::smallint[], $2::uuid[]) as w (shard, id)
+using unnest($1::smallint[], $2::uuid[], $3::text[]) as w (shard, id, topic)
 where t.shard = w.shard and t.id = w.id and t.id = any($2)
+  and (w.topic is null or t.topic = w.topic)
 returning t.id, coalesce(t.first_id, t.id) as first_id, t.topic, t.key, t.payload, t.headers,
   t.name, t.submitted_by, t.submitted_at, t.tracking, t.moved_to";
 

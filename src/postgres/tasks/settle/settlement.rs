@@ -157,7 +157,7 @@ impl Settlement {
         for (index, outcome) in outcomes.iter().enumerate() {
             settlement.add(batch, index, outcome);
         }
-        // All statements lock entries in this order.
+        // All statements are given the entries in this order.
         settlement.moves.sort_unstable_by(|a, b| (&a.topic, &a.name).cmp(&(&b.topic, &b.name)));
         settlement
     }

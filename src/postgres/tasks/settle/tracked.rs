@@ -238,6 +238,7 @@ select a.id, a.row_id, a.next_id, a.attempt, $8, a.partition, a.position, a.publ
 from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[], $5::integer[], $6::bigint[],
   $7::bigint[]) as a (id, row_id, next_id, attempt, partition, position, published_at)";
 
+/// 5 is `names::FINISHED`: a task that was finished in flight stays finished.
 const NAME: &str = "-- settle: names
 update task_name n
 set row_id = coalesce(m.next, n.row_id),

@@ -279,6 +279,26 @@ async fn without_room_for_a_line_a_hidden_task_and_an_absent_one_are_answered_al
 }
 
 #[tokio::test]
+async fn a_look_up_of_a_callback_is_no_change() {
+    let rights = [Action::Callback, Action::ReadPayload, Action::Submit];
+    let audited = Audited::new(World::new(&rights, "open"), true);
+    let path = "/v1/topics/open/callback";
+    let look_up = || bare("GET", path);
+    assert_eq!(audited.line_of(look_up()).await, (404, None));
+    let callback = r#"{"url":"https://jobs.example.com/"}"#;
+    let put = || request("PUT", path, Some("application/json"), callback);
+    let (status, line) = audited.line_of(put()).await;
+    assert_eq!((status, &line.unwrap()["action"]), (200, &"callback".into()));
+    assert_eq!(audited.line_of(look_up()).await, (200, None));
+    std::fs::remove_file(audited.folder.path("audit")).unwrap();
+    std::os::unix::fs::symlink("/dev/full", audited.folder.path("audit")).unwrap();
+    while audited.world.ask(put()).await.status() != 503 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(audited.world.ask(look_up()).await.status(), 200);
+}
+
+#[tokio::test]
 async fn a_flood_of_denials_has_no_lines_and_a_valid_token_passes() {
     let settings = ApiSettings { caller_denials_max: 3, ..ApiSettings::default() };
     let audited = Audited::new(World::of(&[(&Action::ON_TOPICS, "open")], settings), false);

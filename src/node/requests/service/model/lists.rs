@@ -8,7 +8,7 @@ use super::{Model, NOW_MILLIS, lock};
 use crate::access::permit::ListPermit;
 use crate::domain::{
     Choice, Cursor, List, Page, PendingState, Selection, TaskId, TaskState, TaskView, Timestamp,
-    TopicName,
+    TopicName, ids,
 };
 use crate::node::messages::{
     BulkDone, BulkSelection, Figure, PendingCounts, Refusal, Shift, Unavailable,
@@ -29,10 +29,10 @@ impl Model {
             Some("lost") => return Err(Unavailable::Unknown { reason }),
             _ => {}
         }
-        let ids = selection.ids();
+        let due = selection.ids();
         let is_meant = |task: &&TaskView| {
             task.state == state
-                && ids.contains(task.id.uuid())
+                && due.contains(ids::floor_of(task.due_at()))
                 // The model lists scheduled tasks only.
                 && selection.state.is_none_or(|state| state == PendingState::Scheduled)
                 && selection.choice.as_ref().is_none_or(|choice| is_chosen(choice, task))

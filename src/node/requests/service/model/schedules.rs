@@ -3,6 +3,7 @@
 use az::SaturatingAs as _;
 use parking_lot::Mutex;
 
+use crate::domain::schedule::plan::NotMissed;
 use crate::domain::schedule::{RevisionCondition, ScheduleChange, ScheduleId, StoredSchedule};
 use crate::domain::{ScheduleName, Shard, TaskId, TaskState, Timestamp, TopicName};
 use crate::node::messages::{
@@ -36,7 +37,10 @@ impl Schedules {
             next_run_at: Some(next),
             runs_made: 0,
             skipped: 0,
+            not_missed: NotMissed::default(),
             ahead: Vec::new(),
+            taken: Vec::new(),
+            read_at: now(),
             tzdata: "2026a".to_owned(),
             runs_known_from: Timestamp::EPOCH,
         };

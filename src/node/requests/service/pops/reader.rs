@@ -371,6 +371,7 @@ fn read_of(topic: &TopicName, read: GroupRecord, found: Found) -> ReadRecord {
         attempts_max: attempt.number_max,
         due_at: attempt.due_at,
         finish_by,
+        ttr: attempt.ttr,
         partition,
         offset,
         published_at: record.at,
