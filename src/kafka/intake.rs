@@ -28,7 +28,7 @@ use thiserror::Error;
 use tokio::sync::Notify;
 
 use self::ends::{DEADLINE, EndsClient, FoundPartitions};
-use self::stalls::{Places, StallWatch};
+use self::stalls::{Places, Stall, StallWatch};
 use super::context::{shown_line, shown_reason, tells_of_a_lost_leader};
 use super::{ClientError, KafkaSettings};
 use crate::clock;
@@ -241,7 +241,13 @@ impl IntakeReader {
     /// Returns the partitions, or `None` when there is no such topic. Finds out, too, whether the
     /// client still reads the partitions that it was given: see [`Self::is_outdated`].
     pub async fn probe(&mut self) -> Result<Option<FoundPartitions>, IntakeError> {
-        let partitions = self.consumer.context().places.lock().fetching(self.queues.keys());
+        let partitions = {
+            let places = self.consumer.context().places.lock();
+            if let Some(stall) = self.watch.see_brokers(&places) {
+                self.note(stall);
+            }
+            places.fetching(self.queues.keys())
+        };
         let answer = match self.ends_client.ask(&self.topic, partitions).await {
             Ok(answer) => answer,
             Err(error) => {
@@ -263,13 +269,16 @@ impl IntakeReader {
             self.ask(look).await?;
             self.known_count = found.count;
         }
-        let context = self.consumer.context();
-        let now = clock::monotonic();
-        if let Some(stall) = self.watch.see(answer.ends.as_ref(), &context.places.lock(), now) {
-            context.is_stuck.store(true, Ordering::Relaxed);
-            tracing::warn!(topic = %self.topic, %stall, "replacing the reader of an intake topic");
+        let (places, now) = (&self.consumer.context().places, clock::monotonic());
+        if let Some(stall) = self.watch.see(answer.ends.as_ref(), &places.lock(), now) {
+            self.note(stall);
         }
         Ok(Some(found))
+    }
+
+    fn note(&self, stall: Stall) {
+        self.consumer.context().is_stuck.store(true, Ordering::Relaxed);
+        tracing::warn!(topic = %self.topic, %stall, "replacing the reader of an intake topic");
     }
 
     pub async fn bounds(&self, partition: i32) -> Result<LogBounds, IntakeError> {

@@ -66,6 +66,7 @@ mod kafka_login;
 mod kafka_outage;
 mod kafka_refusals;
 mod kafka_support;
+mod kafka_without_brokers;
 mod large;
 mod leaves;
 mod limits;

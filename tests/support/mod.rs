@@ -17,6 +17,7 @@ pub mod page;
 pub mod partitions;
 pub mod proxy;
 pub mod stack;
+pub mod stub_broker;
 pub mod token_server;
 pub mod traffic;
 pub mod wait;

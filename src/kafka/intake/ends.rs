@@ -23,7 +23,8 @@ use crate::kafka::{ClientError, KafkaSettings};
 
 /// The deadline of each of the two questions to Kafka.
 pub const DEADLINE: Duration = Duration::from_secs(3);
-/// How long Kafka may tell no ends before another client asks.
+/// How long Kafka may give no answer, or tell no ends, before another client asks. A client that
+/// has forgotten all brokers never gets an answer (librdkafka's issue 5301).
 const UNANSWERED_MAX: Duration = Duration::from_secs(20);
 /// The events of the client that are served after a question. Nobody else serves them.
 const EVENTS_MAX: usize = 64;
@@ -35,6 +36,8 @@ pub enum EndsError {
     Client(#[from] ClientError),
     #[error(transparent)]
     Kafka(#[from] KafkaError),
+    #[error("Kafka refuses to tell about the topic: {0}")]
+    Refused(Code),
     #[error("the question panicked")]
     Panicked,
 }
@@ -104,10 +107,8 @@ impl EndsClient {
             for _event in 0..EVENTS_MAX {
                 drop(client.poll(Duration::ZERO));
             }
-            if let Ok(TopicEnds { partitions: Some(_), ends }) = &answer {
-                asker.note(&client, ends.as_ref());
-            }
-            Ok(answer?)
+            asker.note(&client, &answer);
+            answer
         });
         asking.await.unwrap_or(Err(EndsError::Panicked))
     }
@@ -135,22 +136,26 @@ impl EndsClient {
         Ok(client)
     }
 
-    /// Notes whether Kafka has told ends, and forgets a client that gets none for long.
-    fn note(&self, client: &Arc<AskingConsumer>, ends: Option<&HashMap<i32, i64>>) {
+    /// Notes whether Kafka has answered, and forgets a client that gets no answer for long.
+    fn note(&self, client: &Arc<AskingConsumer>, answer: &Result<TopicEnds, EndsError>) {
         let mut made = self.made.lock();
         let Some(current) = made.as_mut().filter(|made| Arc::ptr_eq(&made.client, client)) else {
             return;
         };
-        match ends {
-            Some(ends) if ends.is_empty() => {}
-            Some(_) => current.unanswered_since = None,
-            None => {
+        match answer {
+            Ok(TopicEnds { ends: Some(ends), .. }) if !ends.is_empty() => {
+                current.unanswered_since = None;
+            }
+            // The client may have lost the leaders of partitions, or all brokers.
+            Ok(TopicEnds { partitions: Some(_), ends: None }) | Err(EndsError::Kafka(_)) => {
                 let now = clock::monotonic();
                 let since = *current.unanswered_since.get_or_insert(now);
                 if now.since(since) >= UNANSWERED_MAX {
                     *made = None;
                 }
             }
+            // Without partitions, an answer tells nothing of their leaders.
+            Ok(_) | Err(_) => {}
         }
     }
 }
@@ -159,14 +164,14 @@ fn answer_of(
     client: &AskingConsumer,
     topic: &TopicName,
     partitions: &[i32],
-) -> Result<TopicEnds, KafkaError> {
+) -> Result<TopicEnds, EndsError> {
     let metadata = client.fetch_metadata(Some(topic.as_str()), DEADLINE)?;
     let found = metadata.topics().first();
     let found = match found.map(|found| (found, found.error().map(Code::from))) {
         None | Some((_, Some(Code::UnknownTopicOrPartition | Code::UnknownTopic))) => {
             return Ok(TopicEnds { partitions: None, ends: None });
         }
-        Some((_, Some(code))) => return Err(KafkaError::MetadataFetch(code)),
+        Some((_, Some(code))) => return Err(EndsError::Refused(code)),
         Some((found, None)) => found.partitions(),
     };
     let with_leader = found.iter().filter(|partition| partition.leader() >= 0);

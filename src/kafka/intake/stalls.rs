@@ -8,6 +8,9 @@
 //! A client whose question about its topic fails while it joins its group waits for the next
 //! regular refresh of the metadata, by default up to five minutes. The sign: its statistics say so,
 //! although Kafka answers another client.
+//!
+//! When a starting broker lists no brokers at all, librdkafka (2.12) forgets those that it knew, and
+//! never connects again (its issue 5301). The sign: its statistics name no broker.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -26,6 +29,9 @@ const JOINS_MAX: Duration = Duration::from_secs(315);
 /// Older places are not used: nobody serves the client, or the node was frozen.
 const PLACE_AGE_MAX: Duration = Duration::from_secs(10);
 
+/// The sources of brokers with an address. Others are places of librdkafka for requests.
+const REAL: [&str; 2] = ["learned", "configured"];
+
 /// The places of a client in the partitions from which it should be fetching, as of its last
 /// statistics.
 #[derive(Debug, Default)]
@@ -33,6 +39,8 @@ pub struct Places {
     at: Monotonic,
     next: HashMap<i32, i64>,
     membership: Membership,
+    /// True when the client has forgotten all brokers. Then it asks nobody any more.
+    knows_no_broker: bool,
 }
 
 /// How far a client is a member of its group.
@@ -64,7 +72,9 @@ impl Places {
             Some("steady") => Membership::Member,
             Some(_) => Membership::Joining,
         };
-        Self { at, next, membership }
+        let mut sources = statistics.brokers.values().map(|broker| broker.source.as_str());
+        let knows_no_broker = !sources.any(|source| REAL.contains(&source));
+        Self { at, next, membership, knows_no_broker }
     }
 
     /// Returns those of the partitions from which the client should be fetching. The ends of others
@@ -81,6 +91,8 @@ pub enum Stall {
     Partition(i32),
     /// The client does not join its group.
     Group,
+    /// The client knows no broker any more.
+    Brokers,
 }
 
 impl fmt::Display for Stall {
@@ -88,6 +100,7 @@ impl fmt::Display for Stall {
         match self {
             Self::Partition(number) => write!(f, "it reads no records of partition {number}"),
             Self::Group => f.write_str("it does not join its group"),
+            Self::Brokers => f.write_str("it knows no broker any more"),
         }
     }
 }
@@ -100,12 +113,25 @@ pub struct StallWatch {
     standing: BTreeMap<i32, (i64, Monotonic)>,
     outside_since: Option<Monotonic>,
     unjoined_since: Option<Monotonic>,
+    /// The first statistics without a broker.
+    brokerless_since: Option<Monotonic>,
 }
 
 impl StallWatch {
-    /// Forgets what was seen: Kafka does not answer.
+    /// Forgets what was seen of the partitions and of the group: Kafka does not answer.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self { brokerless_since: self.brokerless_since, ..Self::default() };
+    }
+
+    /// Looks whether the client knows a broker. Returns a stall when later statistics name none
+    /// again. A client whose brokers are only away knows them.
+    pub fn see_brokers(&mut self, places: &Places) -> Option<Stall> {
+        if !places.knows_no_broker {
+            self.brokerless_since = None;
+            return None;
+        }
+        let since = *self.brokerless_since.get_or_insert(places.at);
+        (places.at > since).then_some(Stall::Brokers)
     }
 
     /// Looks whether the client, which is to be a member of a group, joins it. Returns a stall that
@@ -154,7 +180,7 @@ impl StallWatch {
 
 #[cfg(test)]
 mod tests {
-    use rdkafka::statistics::ConsumerGroup;
+    use rdkafka::statistics::{Broker, ConsumerGroup};
 
     use super::*;
 
@@ -164,7 +190,7 @@ mod tests {
 
     fn places(seconds: u64, next: &[(i32, i64)]) -> Places {
         let next = next.iter().copied().collect();
-        Places { at: at(seconds), next, membership: Membership::Member }
+        Places { at: at(seconds), next, membership: Membership::Member, knows_no_broker: false }
     }
 
     /// The second of a probe, the ends of partitions, and the places of the client.
@@ -280,5 +306,37 @@ mod tests {
         assert_eq!(watch.see_group(&member(0, "init"), at(0)), None);
         watch.clear();
         assert_eq!(watch.see_group(&member(25, "init"), at(25)), None);
+    }
+
+    /// The places of a client whose statistics name brokers of these sources.
+    fn of_brokers(seconds: u64, sources: &[&str]) -> Places {
+        let broker = |source: &&str| {
+            let broker = Broker { source: (*source).to_owned(), ..Default::default() };
+            ((*source).to_owned(), broker)
+        };
+        let brokers = sources.iter().map(broker).collect();
+        let statistics = Statistics { brokers, ..Default::default() };
+        Places::new(&statistics, &TopicName::stored("t"), at(seconds), |_| true)
+    }
+
+    #[test]
+    fn a_client_that_names_no_broker_twice_is_stalled_even_while_kafka_does_not_answer() {
+        let mut watch = StallWatch::default();
+        assert_eq!(watch.see_brokers(&Places::default()), None, "no statistics yet");
+        let none = ["internal", "logical"];
+        assert_eq!(watch.see_brokers(&of_brokers(0, &none)), None);
+        assert_eq!(watch.see_brokers(&of_brokers(0, &none)), None, "the same statistics");
+        watch.clear();
+        assert_eq!(watch.see_brokers(&of_brokers(5, &none)), Some(Stall::Brokers));
+    }
+
+    #[test]
+    fn a_client_that_names_a_broker_knows_one() {
+        for source in REAL {
+            let mut watch = StallWatch::default();
+            assert_eq!(watch.see_brokers(&of_brokers(0, &[])), None);
+            assert_eq!(watch.see_brokers(&of_brokers(5, &["logical", source])), None);
+            assert_eq!(watch.see_brokers(&of_brokers(10, &[])), None, "it counts anew");
+        }
     }
 }

@@ -228,8 +228,8 @@ impl GroupMember {
         }
     }
 
-    /// Watches the member, and returns when it has stopped reading one of its partitions, or does
-    /// not join its group. Another member must take its place.
+    /// Watches the member, and returns when it has stopped reading one of its partitions, does not
+    /// join its group, or knows no broker any more. Another member must take its place.
     pub fn stalled(
         &self,
         ends_client: &EndsClient,
@@ -259,13 +259,18 @@ impl GroupMember {
     }
 }
 
-/// Asks for the ends of the member's partitions, and compares its places with them.
+/// Asks for the ends of the member's partitions, and compares its places with them. A member that
+/// knows no broker is found without an answer.
 async fn find_stall(
     ends_client: &EndsClient,
     topic: &TopicName,
     progress: &Progress,
     watch: &mut StallWatch,
 ) -> Option<Stall> {
+    let lost = watch.see_brokers(&progress.places.lock());
+    if lost.is_some() {
+        return lost;
+    }
     let partitions = progress.places.lock().fetching(progress.assignments.lock().keys());
     let answer = match ends_client.ask(topic, partitions).await {
         // Without the topic, the member gets a refusal.
