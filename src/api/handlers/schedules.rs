@@ -19,12 +19,14 @@ use crate::api::json::answers::{self, Echo, Shows, TaskJson};
 use crate::api::json::schedules::{BackfillJson, ScheduleJson, SchedulePage};
 use crate::api::json::times::Rfc3339;
 use crate::api::problems::problem::Problem;
+use crate::api::problems::problem_type::ProblemType;
 use crate::api::problems::refusal::{FieldOrigin, of_refusal};
 use crate::api::request::draft::schedule;
 use crate::api::request::query::{self, Parameters};
 use crate::api::request::{body, idempotency, preconditions};
 use crate::api::shared::{ApiShared, Deadline};
 use crate::domain::schedule::{ScheduleChange, StoredSchedule};
+use crate::domain::time::duration::spelled;
 use crate::domain::{ScheduleName, TaskName, TopicName};
 use crate::node::messages::{BackfillAnswer, Draft, Due, PutSchedule, Refusal, ScheduleRange};
 
@@ -117,6 +119,10 @@ pub async fn put(
 fn problem_of(guard: &Guard, refusal: Refusal, origin: FieldOrigin) -> Problem {
     match refusal.with_reason(|reason| guard.tells(reason)) {
         Refusal::Unknown { reason } => Problem::schedule_unknown(&reason),
+        Refusal::TooFar { delay_max } => {
+            let detail = format!("the first run is at most {} ahead", spelled(delay_max));
+            Problem::new(ProblemType::TooFarAhead, detail).at("starts_at")
+        }
         other => of_refusal(other, origin),
     }
 }

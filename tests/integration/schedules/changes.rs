@@ -246,7 +246,10 @@ async fn a_policy_about_delays_refuses_no_schedule() {
     assert_eq!(api.post("/v1/tasks", task).await.status, 422);
     let never = json!({ "every": "1h", "starts_at": "9999-01-01T00:00:00Z", "payload": 1 });
     let refused = api.send_with(Method::PUT, &path, &[], Some(never)).await;
-    assert_eq!((refused.status, &refused.json()["field"]), (422, &json!("starts_at")));
+    let problem = refused.json();
+    let what = [&problem["type"], &problem["field"], &problem["detail"]];
+    let detail = "the first run is at most 36500d ahead";
+    assert_eq!(what, ["urn:punctual:problem:too-far-ahead", "starts_at", detail]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -189,7 +189,6 @@ pub const TRIGGER: Operation = Operation {
         P::UnknownTopic,
         P::RecordTooLarge,
         P::KeyRequired,
-        P::TooFarAhead,
         P::RefusedValue,
         P::TooManyPending,
         P::Unavailable,
