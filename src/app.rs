@@ -60,7 +60,7 @@ const HOPELESS_GRACE: Duration = Duration::from_secs(1);
 const TRACES_PATH: &str = "/v1/traces";
 /// The flag of the URL of a database.
 const DATABASE_URL: &str = "--database-url";
-/// What the log says when a node is told to stop before it is ready.
+/// The log line of a node that is told to stop before it is ready.
 const STOPPED_EARLY: &str = "stopped before the start was complete";
 /// Interval at which a draining node checks whether it is done.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(10);

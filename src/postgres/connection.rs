@@ -42,6 +42,17 @@ const LOG_SLOW_EVERY: Duration = Duration::from_secs(60);
 /// the database could name a schema with tables of the same names, or with another clock.
 const SEARCH_PATH: &str = "\"$user\",public,pg_temp";
 
+/// Settings for statements about few rows that are named by their keys. A generic plan would lock
+/// every leaf. For hundreds of rows, Postgres would scan whole leaves, and start parallel workers.
+pub const ROWS_BY_KEY: &[(&str, &str)] = &[
+    ("plan_cache_mode", "force_custom_plan"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("max_parallel_workers_per_gather", "0"),
+];
+
 /// The purpose of a connection: the name in `pg_stat_activity`, the deadline, and additional
 /// settings.
 #[derive(Clone, Copy, Debug)]

@@ -59,7 +59,7 @@ fn instant(place: usize) -> Timestamp {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Run {
     Unclaimed {
-        /// That of the schedule. A run that was due at a change has the later one.
+        /// The revision of the schedule. A run that was due at a change has the later one.
         revision: u8,
         /// How often it has become another row.
         row: u8,

@@ -107,8 +107,8 @@ impl Change<'_> {
     }
 
     /// Returns the instants that the plans after the change must not take for missed ones: those of
-    /// the last withdrawn runs, and those that were not due before the change made them due earlier. Those
-    /// of a paused schedule are missed, and another timing begins at the change.
+    /// the last withdrawn runs, and those that only a smaller shift has made due. The instants of a
+    /// paused schedule are missed, and another timing begins at the change.
     fn not_missed(
         &self,
         next_run_at: Option<Timestamp>,

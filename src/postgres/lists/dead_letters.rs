@@ -286,8 +286,8 @@ fn changed_of(changed: Vec<(Uuid, Uuid)>) -> Changed {
 }
 
 /// Chooses the next dead letters of a topic, and redrives or drops them in the same transaction.
-/// Those whose records cannot be opened do not go to another topic. They are skipped, so that they
-/// do not hold up the others.
+/// Dead letters whose records cannot be opened do not go to another topic. They are skipped, so that
+/// they do not hold up the others.
 async fn change_chosen(
     open: &mut PgConnection,
     (change, by, retention): (DeadLetterChange, Option<i16>, f64),

@@ -27,15 +27,14 @@ use crate::postgres::tasks::cancel::{CancelRow, FAR, GROUP_MAX, NEAR, delete_row
 /// The runs that are withdrawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RunsOf {
-    /// Those that the schedule makes by itself, while each is its first row and not due. Others
-    /// have overdue instants, or a caller has moved them.
+    /// Regular runs, while each is its first row and not due. Others have overdue instants, or a
+    /// caller has moved them.
     FirstRows,
-    /// Those that the schedule makes by itself, and that would not be due yet if nobody had moved
-    /// them.
+    /// Regular runs that would not be due yet if nobody had moved them.
     NotDue,
-    /// Those that the schedule makes by itself.
+    /// All regular runs: the schedule makes them by itself.
     Schedule,
-    /// Those of backfills, too.
+    /// All runs, with those of backfills.
     All,
 }
 

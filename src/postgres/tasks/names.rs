@@ -16,20 +16,11 @@ use super::look_up::lowest_batch_of;
 use crate::domain::{Outcome, TaskId, TaskName, TaskState, TopicName};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::pool::Pool;
-use crate::postgres::connection::{ConnectionPurpose, PostgresSettings};
+use crate::postgres::connection::{ConnectionPurpose, PostgresSettings, ROWS_BY_KEY};
 
 /// Plans as for cancels. A group is small, and only leaves that its ids name are read and locked.
-const PURPOSE: ConnectionPurpose = ConnectionPurpose {
-    name: "names",
-    deadline: Duration::from_secs(5),
-    settings: &[
-        ("plan_cache_mode", "force_custom_plan"),
-        ("enable_hashjoin", "off"),
-        ("enable_mergejoin", "off"),
-        ("enable_seqscan", "off"),
-        ("enable_bitmapscan", "off"),
-    ],
-};
+const PURPOSE: ConnectionPurpose =
+    ConnectionPurpose { name: "names", deadline: Duration::from_secs(5), settings: ROWS_BY_KEY };
 
 /// The entry of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! The statements about dead letters.
 //!
-//! Those about all due times read an index in the order of the ids. Those about some due times
-//! first choose the ids, see [`super::due_range`]: rows of a union cannot be locked.
+//! A statement about all due times reads an index in the order of the ids. A statement about some
+//! due times first chooses the ids ([`super::due_range`]), because rows of a union cannot be locked.
 
 /// Chooses the first ids ($4) of a topic ($1), or of all topics, by due time: tasks that were not
 /// moved by their ids ($2, $3), the others by `moved_to` ($5, $6) behind a position ($7). With
