@@ -44,7 +44,7 @@ const QUEUED_RECORDS_MIN: &str = "10000";
 /// The most events of the client that one call of [`IntakeReader::serve`] serves.
 const EVENTS_MAX: usize = 64;
 /// How long the end of a client is waited for.
-const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
+pub(in crate::kafka) const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The reason why a question about an intake topic has no answer.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -244,7 +244,7 @@ impl IntakeReader {
         let partitions = {
             let places = self.consumer.context().places.lock();
             if let Some(stall) = self.watch.see_brokers(&places) {
-                self.note(stall);
+                self.outdate(stall);
             }
             places.fetching(self.queues.keys())
         };
@@ -260,6 +260,10 @@ impl IntakeReader {
             self.watch.clear();
             return Ok(None);
         };
+        let (places, now) = (&self.consumer.context().places, clock::monotonic());
+        if let Some(stall) = self.watch.see(answer.ends.as_ref(), &places.lock(), now) {
+            self.outdate(stall);
+        }
         if found.count > self.known_count {
             // The client itself would learn of new partitions minutes later.
             let topic = self.topic.clone();
@@ -269,14 +273,11 @@ impl IntakeReader {
             self.ask(look).await?;
             self.known_count = found.count;
         }
-        let (places, now) = (&self.consumer.context().places, clock::monotonic());
-        if let Some(stall) = self.watch.see(answer.ends.as_ref(), &places.lock(), now) {
-            self.note(stall);
-        }
         Ok(Some(found))
     }
 
-    fn note(&self, stall: Stall) {
+    /// Marks the reader as outdated: see [`Self::is_outdated`].
+    fn outdate(&self, stall: Stall) {
         self.consumer.context().is_stuck.store(true, Ordering::Relaxed);
         tracing::warn!(topic = %self.topic, %stall, "replacing the reader of an intake topic");
     }

@@ -73,18 +73,25 @@ async fn watch_postgres(field: Arc<Field>, observed: Arc<Mutex<Vec<Span>>>) {
 
 /// Appends something again and again.
 async fn watch_kafka(address: String, topic: String, observed: Arc<Mutex<Vec<Span>>>) {
-    let producer: FutureProducer = ClientConfig::new()
-        .set("bootstrap.servers", address)
-        .set("acks", "all")
-        .set("linger.ms", "0")
-        .set("message.timeout.ms", "120000")
-        .create()
-        .expect("make a producer");
+    let make = || -> FutureProducer {
+        let made = ClientConfig::new()
+            .set("bootstrap.servers", &address)
+            .set("acks", "all")
+            .set("linger.ms", "0")
+            .set("message.timeout.ms", "120000")
+            .create();
+        made.expect("make a producer")
+    };
+    let mut producer = make();
     loop {
         let began = now_ms();
         let record = FutureRecord::<(), [u8]>::to(&topic).partition(0).payload(b"");
         let appended = producer.send(record, Duration::ZERO).await;
         note(&observed, Server::Kafka, began, appended.is_ok());
+        if appended.is_err() {
+            // It may have forgotten all brokers (librdkafka's issue 5301).
+            producer = make();
+        }
         wait::until(began + EVERY_MS).await;
     }
 }

@@ -1,5 +1,5 @@
-//! A server that speaks as much of Kafka's protocol as clients need to find a cluster of one broker.
-//! It can list no brokers, as a starting broker does.
+//! A server that speaks as much of Kafka's protocol as a client needs to find a cluster of one
+//! broker. It can list no brokers, as a starting broker does.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -33,7 +33,7 @@ struct Shared {
     address: SocketAddr,
     topic: String,
     lists_none: AtomicBool,
-    /// Changes when all connections are closed.
+    /// Each change closes all connections.
     restarts: watch::Sender<u32>,
 }
 
@@ -82,6 +82,7 @@ impl Shared {
             client.read_exact(&mut request).await?;
             let [key, version] =
                 [0, 2].map(|at| i16::from_be_bytes([request[at], request[at + 1]]));
+            // The header of the answer is the correlation id of the request.
             let mut answer = request[4..8].to_vec();
             match key {
                 API_VERSIONS => api_versions(version, &mut answer),
@@ -104,7 +105,8 @@ impl Shared {
             let no_rack = -1;
             put_i16(answer, no_rack);
         }
-        put_i32(answer, leader);
+        let controller = leader;
+        put_i32(answer, controller);
         let topics = 1;
         put_i32(answer, topics);
         put_i16(answer, 0);

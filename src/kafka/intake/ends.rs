@@ -26,10 +26,13 @@ pub const DEADLINE: Duration = Duration::from_secs(3);
 /// How long Kafka may give no answer, or tell no ends, before another client asks. A client that
 /// has forgotten all brokers never gets an answer (librdkafka's issue 5301).
 const UNANSWERED_MAX: Duration = Duration::from_secs(20);
+/// The same before the first answer. A new client connects twice, each time with six round trips if
+/// it logs in over TLS, and may wait for a name server before that.
+const FIRST_ANSWER_MAX: Duration = Duration::from_secs(90);
 /// The events of the client that are served after a question. Nobody else serves them.
 const EVENTS_MAX: usize = 64;
 
-/// The reason why Kafka has not answered.
+/// The reason why Kafka has told nothing about a topic.
 #[derive(Debug, Error)]
 pub enum EndsError {
     #[error(transparent)]
@@ -66,7 +69,44 @@ type AskingConsumer = BaseConsumer<QuietContext>;
 struct MadeClient {
     version: u64,
     client: Arc<AskingConsumer>,
-    unanswered_since: Option<Monotonic>,
+    has_answered: bool,
+    /// The time of the first question without an answer since the last answer.
+    silent_since: Option<Monotonic>,
+    /// The time of the first answer without ends since the last one with ends.
+    without_ends_since: Option<Monotonic>,
+}
+
+impl MadeClient {
+    const fn new(version: u64, client: Arc<AskingConsumer>) -> Self {
+        let (silent_since, without_ends_since) = (None, None);
+        Self { version, client, has_answered: false, silent_since, without_ends_since }
+    }
+
+    fn note(&mut self, answer: &Result<TopicEnds, EndsError>, now: Monotonic) {
+        match answer {
+            Ok(TopicEnds { partitions: Some(_), ends: None }) => {
+                self.without_ends_since.get_or_insert(now);
+            }
+            Ok(TopicEnds { ends: Some(ends), .. }) if !ends.is_empty() => {
+                self.without_ends_since = None;
+            }
+            // Nothing was asked about the leader of a partition.
+            Ok(_) | Err(EndsError::Refused(_)) => {}
+            Err(EndsError::Kafka(_)) => {
+                self.silent_since.get_or_insert(now);
+                return;
+            }
+            Err(EndsError::Client(_) | EndsError::Panicked) => return,
+        }
+        (self.has_answered, self.silent_since) = (true, None);
+    }
+
+    /// Returns true when the client may have lost the leaders of partitions, or all brokers.
+    fn is_lost(&self, now: Monotonic) -> bool {
+        let silent_max = if self.has_answered { UNANSWERED_MAX } else { FIRST_ANSWER_MAX };
+        self.silent_since.is_some_and(|at| now.since(at) >= silent_max)
+            || self.without_ends_since.is_some_and(|at| now.since(at) >= UNANSWERED_MAX)
+    }
 }
 
 /// A client for questions about topics. Clones share it.
@@ -74,7 +114,7 @@ struct MadeClient {
 pub struct EndsClient {
     settings: KafkaSettings,
     /// Made for the first question, and again when the operator's properties have changed, or the
-    /// client may have lost the leaders of partitions for good.
+    /// client may have lost the leaders of partitions, or all brokers, for good.
     made: Arc<Mutex<Option<MadeClient>>>,
 }
 
@@ -89,11 +129,11 @@ impl EndsClient {
         Self { settings: settings.clone(), made: Arc::default() }
     }
 
-    /// Asks Kafka about a topic, and about the ends of some of its partitions. Takes twice
-    /// [`DEADLINE`] at most.
+    /// Asks Kafka about a topic, and about the ends of some of its partitions. Takes three times
+    /// [`DEADLINE`] at most: finding a broker may take it once.
     ///
     /// # Errors
-    /// When Kafka does not answer the first question, or the settings are wrong.
+    /// When Kafka does not answer the first question or refuses it, or the settings are wrong.
     pub async fn ask(
         &self,
         topic: &TopicName,
@@ -108,6 +148,7 @@ impl EndsClient {
                 drop(client.poll(Duration::ZERO));
             }
             asker.note(&client, &answer);
+            give_back(client);
             answer
         });
         asking.await.unwrap_or(Err(EndsError::Panicked))
@@ -125,14 +166,11 @@ impl EndsClient {
         let mut config = self.settings.consumer_config();
         config.set("isolation.level", "read_committed");
         let client = Arc::new(config.create_with_context(QuietContext).map_err(create)?);
-        let former = made.replace(MadeClient {
-            version,
-            client: Arc::clone(&client),
-            unanswered_since: None,
-        });
+        let former = made.replace(MadeClient::new(version, Arc::clone(&client)));
         drop(made);
-        // This may wait for threads of the client.
-        drop(former);
+        if let Some(former) = former {
+            give_back(former.client);
+        }
         Ok(client)
     }
 
@@ -142,21 +180,20 @@ impl EndsClient {
         let Some(current) = made.as_mut().filter(|made| Arc::ptr_eq(&made.client, client)) else {
             return;
         };
-        match answer {
-            Ok(TopicEnds { ends: Some(ends), .. }) if !ends.is_empty() => {
-                current.unanswered_since = None;
-            }
-            // The client may have lost the leaders of partitions, or all brokers.
-            Ok(TopicEnds { partitions: Some(_), ends: None }) | Err(EndsError::Kafka(_)) => {
-                let now = clock::monotonic();
-                let since = *current.unanswered_since.get_or_insert(now);
-                if now.since(since) >= UNANSWERED_MAX {
-                    *made = None;
-                }
-            }
-            // Without partitions, an answer tells nothing of their leaders.
-            Ok(_) | Err(_) => {}
+        let now = clock::monotonic();
+        current.note(answer, now);
+        if current.is_lost(now) {
+            *made = None;
         }
+    }
+}
+
+/// Gives a handle back. The last one ends the client, away from the question: threads of the client
+/// may wait for a name server, or for a server of tokens.
+fn give_back(client: Arc<AskingConsumer>) {
+    if let Some(client) = Arc::into_inner(client) {
+        // Nobody needs to know when it has ended, nor how.
+        drop(tokio::task::spawn_blocking(move || drop(client)));
     }
 }
 
@@ -205,4 +242,51 @@ fn ends_of(
         Some((element.partition(), element.offset().to_raw().filter(|offset| *offset >= 0)?))
     };
     Ok(found.elements().iter().filter_map(end_of).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Monotonic {
+        Monotonic::from_start(Duration::from_secs(1000 + seconds))
+    }
+
+    fn made() -> MadeClient {
+        let client = rdkafka::ClientConfig::new().create_with_context(QuietContext).unwrap();
+        MadeClient::new(1, Arc::new(client))
+    }
+
+    fn silence() -> Result<TopicEnds, EndsError> {
+        Err(EndsError::Kafka(KafkaError::MetadataFetch(Code::OperationTimedOut)))
+    }
+
+    fn answer(ends: Option<&[(i32, i64)]>) -> Result<TopicEnds, EndsError> {
+        let ends = ends.map(|ends| ends.iter().copied().collect());
+        Ok(TopicEnds { partitions: Some(FoundPartitions::default()), ends })
+    }
+
+    #[test]
+    fn a_client_without_answers_for_20_seconds_is_lost_and_a_new_one_has_90() {
+        let mut made = made();
+        made.note(&silence(), at(0));
+        assert!(!made.is_lost(at(89)) && made.is_lost(at(90)));
+        for heard in [answer(Some(&[])), Err(EndsError::Refused(Code::TopicAuthorizationFailed))] {
+            made.note(&heard, at(100));
+            assert!(!made.is_lost(at(1000)));
+            made.note(&silence(), at(1000));
+            made.note(&silence(), at(1010));
+            assert!(!made.is_lost(at(1019)) && made.is_lost(at(1020)));
+        }
+    }
+
+    #[test]
+    fn a_client_that_gets_no_ends_for_20_seconds_is_lost() {
+        let mut made = made();
+        made.note(&answer(None), at(0));
+        made.note(&answer(Some(&[])), at(10));
+        assert!(!made.is_lost(at(19)) && made.is_lost(at(20)), "no leader was asked");
+        made.note(&answer(Some(&[(0, 9)])), at(20));
+        assert!(!made.is_lost(at(100)));
+    }
 }

@@ -9,8 +9,9 @@
 //! regular refresh of the metadata, by default up to five minutes. The sign: its statistics say so,
 //! although Kafka answers another client.
 //!
-//! When a starting broker lists no brokers at all, librdkafka (2.12) forgets those that it knew, and
-//! never connects again (its issue 5301). The sign: its statistics name no broker.
+//! When a starting broker lists no brokers at all, librdkafka (2.12) forgets those that it knew,
+//! and never connects again (its issue 5301). The sign: its statistics name no broker. A client that still
+//! has records of a forgotten broker goes on to name it, and is found by the other signs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -23,14 +24,18 @@ use crate::domain::{Monotonic, TopicName};
 /// How long a client may stand still. A broker holds back the answers to a client over its quota
 /// for as long as it measures, which is 11 s by default.
 const STANDS_MAX: Duration = Duration::from_secs(20);
+/// How long a new client may take until it asks to join its group. It connects three times before,
+/// each time with six round trips if it logs in over TLS.
+const ASKS_FIRST_MAX: Duration = Duration::from_secs(90);
 /// How long a client may take to join its group. Other programs in it may have five minutes to do
 /// so, by default.
 const JOINS_MAX: Duration = Duration::from_secs(315);
 /// Older places are not used: nobody serves the client, or the node was frozen.
 const PLACE_AGE_MAX: Duration = Duration::from_secs(10);
 
-/// The sources of brokers with an address. Others are places of librdkafka for requests.
-const REAL: [&str; 2] = ["learned", "configured"];
+/// The sources of brokers with an address. Other entries of the statistics are internal ones of
+/// librdkafka.
+const BROKER_SOURCES: [&str; 2] = ["learned", "configured"];
 
 /// The places of a client in the partitions from which it should be fetching, as of its last
 /// statistics.
@@ -73,7 +78,7 @@ impl Places {
             Some(_) => Membership::Joining,
         };
         let mut sources = statistics.brokers.values().map(|broker| broker.source.as_str());
-        let knows_no_broker = !sources.any(|source| REAL.contains(&source));
+        let knows_no_broker = !sources.any(|source| BROKER_SOURCES.contains(&source));
         Self { at, next, membership, knows_no_broker }
     }
 
@@ -111,16 +116,19 @@ pub struct StallWatch {
     /// The partitions with records behind the place of the client: the place, and since when it
     /// has been seen there.
     standing: BTreeMap<i32, (i64, Monotonic)>,
+    /// True once the client has asked to join its group.
+    has_asked: bool,
     outside_since: Option<Monotonic>,
     unjoined_since: Option<Monotonic>,
-    /// The first statistics without a broker.
+    /// The time of the first statistics that named no broker.
     brokerless_since: Option<Monotonic>,
 }
 
 impl StallWatch {
     /// Forgets what was seen of the partitions and of the group: Kafka does not answer.
     pub fn clear(&mut self) {
-        *self = Self { brokerless_since: self.brokerless_since, ..Self::default() };
+        let (has_asked, brokerless_since) = (self.has_asked, self.brokerless_since);
+        *self = Self { has_asked, brokerless_since, ..Self::default() };
     }
 
     /// Looks whether the client knows a broker. Returns a stall when later statistics name none
@@ -135,9 +143,11 @@ impl StallWatch {
     }
 
     /// Looks whether the client, which is to be a member of a group, joins it. Returns a stall that
-    /// has lasted for 20 s outside, or for 315 s with the time in which the client joins.
+    /// has lasted for 20 s outside (90 s if the client has never asked to join), or for 315 s with
+    /// the time in which the client joins.
     pub fn see_group(&mut self, places: &Places, now: Monotonic) -> Option<Stall> {
         let is_old = now.since(places.at) > PLACE_AGE_MAX;
+        self.has_asked |= places.membership != Membership::Outside;
         if is_old || places.membership != Membership::Outside {
             self.outside_since = None;
         }
@@ -149,7 +159,8 @@ impl StallWatch {
             self.outside_since.get_or_insert(now);
         }
         let unjoined_since = *self.unjoined_since.get_or_insert(now);
-        let is_outside_long = self.outside_since.is_some_and(|at| now.since(at) >= STANDS_MAX);
+        let outside_max = if self.has_asked { STANDS_MAX } else { ASKS_FIRST_MAX };
+        let is_outside_long = self.outside_since.is_some_and(|at| now.since(at) >= outside_max);
         let is_long = is_outside_long || now.since(unjoined_since) >= JOINS_MAX;
         is_long.then_some(Stall::Group)
     }
@@ -268,7 +279,7 @@ mod tests {
     #[test]
     fn a_member_that_does_not_ask_to_join_for_20_seconds_is_stalled() {
         let stalls = |states: [(u64, &str); 4]| {
-            let mut watch = StallWatch::default();
+            let mut watch = StallWatch { has_asked: true, ..StallWatch::default() };
             states.map(|(second, state)| watch.see_group(&member(second, state), at(second)))
         };
         let waits = [(0, "init"), (5, "wait-metadata"), (19, "wait-metadata"), (20, "init")];
@@ -277,6 +288,17 @@ mod tests {
         assert_eq!(stalls(asks), [None; 4]);
         let joined = [(0, "steady"), (20, "steady"), (40, "wait-sync"), (60, "steady")];
         assert_eq!(stalls(joined), [None; 4]);
+    }
+
+    #[test]
+    fn a_new_member_has_90_seconds_to_ask_and_20_after_it_has_asked() {
+        let mut watch = StallWatch::default();
+        let mut see = |second, state| watch.see_group(&member(second, state), at(second));
+        assert_eq!([0, 20, 89].map(|second| see(second, "init")), [None; 3]);
+        assert_eq!(see(90, "init"), Some(Stall::Group));
+        assert_eq!(see(91, "wait-join"), None);
+        assert_eq!([92, 111].map(|second| see(second, "init")), [None; 2]);
+        assert_eq!(see(112, "init"), Some(Stall::Group));
     }
 
     #[test]
@@ -332,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_client_that_names_a_broker_knows_one() {
-        for source in REAL {
+        for source in BROKER_SOURCES {
             let mut watch = StallWatch::default();
             assert_eq!(watch.see_brokers(&of_brokers(0, &[])), None);
             assert_eq!(watch.see_brokers(&of_brokers(5, &["logical", source])), None);

@@ -259,8 +259,8 @@ impl GroupMember {
     }
 }
 
-/// Asks for the ends of the member's partitions, and compares its places with them. A member that
-/// knows no broker is found without an answer.
+/// Asks for the ends of the member's partitions, and compares its places with them. Asks nothing
+/// when the member knows no broker.
 async fn find_stall(
     ends_client: &EndsClient,
     topic: &TopicName,
