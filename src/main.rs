@@ -15,13 +15,16 @@ fn main() -> ExitCode {
     };
     telemetry::logging::start(&invocation.log);
     rustls::crypto::ring::default_provider().install_default().ok(); // Fails when one is there.
+    let is_node = matches!(invocation.command, Command::Serve(_) | Command::Dev(_));
     let ended = shutdown::run_to_end(run(invocation.command));
-    let code = ended.unwrap_or_else(|failure| {
+    if let Err(failure) = &ended {
         tracing::error!("{}", error_chain::chain(failure.as_ref()));
-        ExitCode::FAILURE
-    });
+    }
     telemetry::logging::flush();
-    code
+    if is_node {
+        shutdown::exit_at_once(ended.is_ok());
+    }
+    ended.unwrap_or(ExitCode::FAILURE)
 }
 
 async fn run(command: Command) -> Result<ExitCode, TaskFailure> {

@@ -192,6 +192,7 @@ const HOMES: &[(&str, &[&str])] = &[
             "sealing",
         ],
     ),
+    ("signal_hook", &["shutdown"]),
     ("rustix", &["app", "node", "clock", "client", "dev", "private_file"]),
     ("rustls", &["main", "api::server::tls", "bench::load"]),
     (
