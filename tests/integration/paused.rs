@@ -373,3 +373,39 @@ async fn a_held_task_that_cannot_be_released_stops_no_others() {
     consumer.wait_count(4, DEADLINE).await;
     assert_eq!(cluster.count("select count(*) from task_far").await, 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_resumed_task_is_found_behind_many_held_ones_of_a_paused_topic() {
+    const OTHERS: i64 = 20_005;
+    let cluster = Cluster::start("paused-behind").await;
+    let (topic, paused) = (cluster.topic("orders").await, cluster.topic("paused").await);
+    let consumer = cluster.consumer(&topic);
+    let node = cluster.node().await;
+    pause(node.api(), &topic).await;
+    pause(node.api(), &paused).await;
+    let others = "insert into task_far (shard, id, topic, first_id, attempt)
+        select 0, (lpad(to_hex(251600000000000 + n), 12, '0') || repeat('8', 20))::uuid, $1,
+            gen_random_uuid(), 1
+        from generate_series(1, $2) n";
+    sqlx::query(others).bind(&paused).bind(OTHERS).execute(&cluster.sql).await.unwrap();
+    node.api().submit_all(&vec![json!({ "topic": topic, "delay": 0, "payload": 1 }); 3]).await;
+    let settings = PostgresSettings::new(&cluster.database.url).unwrap();
+    let mut held = HeldTasks::new(&settings);
+    let now = Timestamp::from_millis(now_ms());
+    let overdue = IdRange::of_times(now.minus(Duration::from_secs(60)), now.plus(DEADLINE));
+    let mut count = 0;
+    for shard in ShardCount::DEFAULT.all() {
+        count += held.hold(shard, overdue).await.unwrap().task_count;
+    }
+    assert_eq!(count, 3);
+    resume(node.api(), &topic).await;
+    consumer.wait_count(3, DEADLINE).await;
+    assert_eq!(cluster.count("select count(*) from task_far").await, OTHERS);
+    let (mut after, mut statements) = (Some(IdRange::held().from), 0);
+    while let Some(last) = after {
+        let released = held.release(last).await.unwrap();
+        assert_eq!(released.task_count, 0);
+        (after, statements) = (released.last, statements + 1);
+    }
+    assert_eq!(statements, 3, "20,000 at a time, the others, and none");
+}
