@@ -19,7 +19,7 @@ use crate::shutdown::{TaskFailure, Tasks};
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval of the log lines about a file that stays wrong.
-const TOLD_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// The policy that holds now. Cheap to clone, and to read without a lock.
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ impl Reloader {
             seen: None,
             is_settled: false,
             failure: None,
-            failure_log: Throttle::new(TOLD_EVERY),
+            failure_log: Throttle::new(LOG_EVERY),
         };
         reloader.take(loaded);
         Ok(reloader)

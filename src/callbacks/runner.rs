@@ -47,9 +47,10 @@ const FINISH_GRACE: Duration = Duration::from_secs(120);
 const TASKS_MAX: usize = 200;
 /// Bytes of records in flight above which no tasks are popped. One pop may add a few MiB.
 const BYTES_MAX: i64 = 32 << 20;
-/// An answer that takes more than this part of the timeout counts as a failure for the limiter. A
-/// time-out counts after this part of the time that a request can have at all.
-const SLOW_PART: u32 = 2;
+/// Divisor of a timeout. An answer that takes longer than the timeout of the callback divided by it
+/// counts as a failure for the limiter. A request without an answer in time counts only if it had
+/// at least this part of the longest time that its task allows.
+const SLOW_DIVISOR: u32 = 2;
 /// Minimum time between two log lines about problems of the callback.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -100,7 +101,7 @@ impl AnsweredRequest {
             ServiceAnswer::Finished => self.is_slow,
             ServiceAnswer::Gone => false,
             ServiceAnswer::Failed { is_overloaded, .. } => *is_overloaded || self.is_slow,
-            ServiceAnswer::Unanswered { why: NoAnswer::InTime(_), .. } if !self.had_time => {
+            ServiceAnswer::Unanswered { reason: NoAnswer::TimedOut(_), .. } if !self.had_time => {
                 return Health::Unknown;
             }
             ServiceAnswer::Later { .. } | ServiceAnswer::Unanswered { .. } => true,
@@ -109,10 +110,10 @@ impl AnsweredRequest {
     }
 }
 
-/// Returns true when a request with `timeout` has a fair part of the longest one: that of the
-/// callback, within the time to run of the task.
-fn has_time(timeout: Duration, of_callback: Duration, ttr: Duration) -> bool {
-    timeout >= of_callback.min(ttr) / SLOW_PART
+/// Returns true when a request with `timeout` had at least half of the longest time that its task
+/// allows: the timeout of the callback, or the time to run if that is shorter.
+fn had_time(timeout: Duration, callback_timeout: Duration, ttr: Duration) -> bool {
+    timeout >= callback_timeout.min(ttr) / SLOW_DIVISOR
 }
 
 type Popping = BoxFuture<'static, Result<Vec<Popped>, Unavailable>>;
@@ -257,7 +258,7 @@ impl Runner {
             let began = clock::monotonic();
             let answer = sender.send((url, &stored.callback), &mut task, timeout).await;
             drop(bytes);
-            let slow = stored.callback.timeout / SLOW_PART;
+            let slow = stored.callback.timeout / SLOW_DIVISOR;
             let is_slow = clock::monotonic().since(began) > slow;
             metrics.count(name_of(&answer));
             if answer == ServiceAnswer::Gone {
@@ -267,7 +268,7 @@ impl Runner {
             if answer == ServiceAnswer::Gone {
                 pause(&service, &stored).await;
             }
-            let had_time = has_time(timeout, stored.callback.timeout, task.ttr);
+            let had_time = had_time(timeout, stored.callback.timeout, task.ttr);
             Some(AnsweredRequest { answer, is_slow, had_time })
         })
     }
@@ -364,7 +365,7 @@ async fn answer_about(
         ServiceAnswer::Later { after, reason } => fail(Some(Due::After(*after)), reason),
         ServiceAnswer::Gone => fail(None, "the callback answered 410 Gone"),
         ServiceAnswer::Failed { reason, .. } => fail(None, reason),
-        ServiceAnswer::Unanswered { why, .. } => fail(None, &why.to_string()),
+        ServiceAnswer::Unanswered { reason, .. } => fail(None, &reason.to_string()),
     };
     let grace = if *answer == ServiceAnswer::Finished { FINISH_GRACE } else { Duration::ZERO };
     let until = task.finish_by.plus(grace);
@@ -390,20 +391,20 @@ mod tests {
         AnsweredRequest { answer, is_slow, had_time }.health()
     }
 
-    fn unanswered(why: NoAnswer) -> ServiceAnswer {
-        ServiceAnswer::Unanswered { why, cause: "tried".to_owned() }
+    fn unanswered(reason: NoAnswer) -> ServiceAnswer {
+        ServiceAnswer::Unanswered { reason, cause: "tried".to_owned() }
     }
 
     #[test]
     fn a_request_without_an_answer_is_never_a_success() {
-        let late = || unanswered(NoAnswer::InTime(TIMEOUT));
+        let late = || unanswered(NoAnswer::TimedOut(TIMEOUT));
         assert_eq!(health(late(), true, true), Health::Bad);
         for is_slow in [false, true] {
             assert_eq!(health(late(), is_slow, false), Health::Unknown);
         }
-        for why in [NoAnswer::NoConnection, NoAnswer::ForbiddenAddress, NoAnswer::Invalid] {
+        for reason in [NoAnswer::NoConnection, NoAnswer::ForbiddenAddress, NoAnswer::Invalid] {
             for had_time in [false, true] {
-                assert_eq!(health(unanswered(why), false, had_time), Health::Bad, "{why}");
+                assert_eq!(health(unanswered(reason), false, had_time), Health::Bad, "{reason}");
             }
         }
     }
@@ -423,11 +424,11 @@ mod tests {
 
     #[test]
     fn a_time_to_run_below_the_timeout_leaves_a_request_enough_time() {
-        let has_time = |timeout: u64, ttr: u64| {
-            has_time(Duration::from_secs(timeout), TIMEOUT, Duration::from_secs(ttr))
+        let had_time = |timeout: u64, ttr: u64| {
+            had_time(Duration::from_secs(timeout), TIMEOUT, Duration::from_secs(ttr))
         };
-        assert!(has_time(10, 60) && has_time(5, 60) && !has_time(4, 60));
+        assert!(had_time(10, 60) && had_time(5, 60) && !had_time(4, 60));
         // A dead service whose tasks have little time to run fails, too.
-        assert!(has_time(4, 4) && has_time(2, 4) && !has_time(1, 4));
+        assert!(had_time(4, 4) && had_time(2, 4) && !had_time(1, 4));
     }
 }

@@ -44,15 +44,15 @@ pub(super) enum ServiceAnswer {
     Gone,
     /// Any other answer. `is_overloaded` for 429 and 5xx.
     Failed { reason: String, is_overloaded: bool },
-    /// No answer in time, or no connection. `cause` is for the log of the node alone: it may name
-    /// addresses of the inner network.
-    Unanswered { why: NoAnswer, cause: String },
+    /// No answer in time, or no connection. `reason` is for callers. `cause` is for the log of the
+    /// node alone: it may name addresses of the inner network.
+    Unanswered { reason: NoAnswer, cause: String },
 }
 
 impl ServiceAnswer {
     fn late(timeout: Duration) -> Self {
-        let why = NoAnswer::InTime(timeout);
-        Self::Unanswered { why, cause: why.to_string() }
+        let reason = NoAnswer::TimedOut(timeout);
+        Self::Unanswered { reason, cause: reason.to_string() }
     }
 }
 
@@ -70,7 +70,7 @@ pub(super) enum NoAnswer {
     #[error("no valid answer")]
     Invalid,
     #[error("no answer within {0:?}")]
-    InTime(Duration),
+    TimedOut(Duration),
     /// A panic of the node.
     #[error("the node failed to send the request")]
     NotSent,
@@ -155,7 +155,7 @@ impl Sender {
         match tokio::time::timeout(timeout + BODY_DEADLINE, asking).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(panic)) => {
-                ServiceAnswer::Unanswered { why: NoAnswer::NotSent, cause: panic.to_string() }
+                ServiceAnswer::Unanswered { reason: NoAnswer::NotSent, cause: panic.to_string() }
             }
             Err(_elapsed) => ServiceAnswer::late(timeout),
         }
@@ -184,9 +184,9 @@ async fn ask(request: RequestBuilder, timeout: Duration) -> ServiceAnswer {
             read.judged()
         }
         Ok(Err(error)) => {
-            let why = NoAnswer::of(&error);
+            let reason = NoAnswer::of(&error);
             // The URL may hold a secret.
-            ServiceAnswer::Unanswered { why, cause: chain(&error.without_url()) }
+            ServiceAnswer::Unanswered { reason, cause: chain(&error.without_url()) }
         }
         Err(_elapsed) => ServiceAnswer::late(timeout),
     }
@@ -428,7 +428,7 @@ mod tests {
         let told = async |host: &str, port: u16, timeout: Duration| {
             let request = client.post(format!("http://{host}:{port}/secret"));
             match ask(request, timeout).await {
-                ServiceAnswer::Unanswered { why, cause } => (why.to_string(), cause),
+                ServiceAnswer::Unanswered { reason, cause } => (reason.to_string(), cause),
                 answered => panic!("{answered:?}"),
             }
         };

@@ -266,7 +266,7 @@ impl Maintenance {
     pub async fn make_all(&mut self) -> Result<bool, PostgresError> {
         let mut outcome = Ok(true);
         for parent in Parent::ALL {
-            // A failure for one table must not stop the others.
+            // A failure for one table must not stop the others. Without Postgres, all would fail.
             outcome = match (outcome, self.make_ahead(parent).await) {
                 (Ok(all), Ok(this)) => Ok(all && this),
                 (_, Err(error)) if error.is_away() => return Err(error),

@@ -112,8 +112,8 @@ impl TopicKeeper {
         }
     }
 
-    /// Logs an action, and looks for the tasks that it concerns. [`Self::show`] comes before: tasks
-    /// of a gone topic that a sweep finds must not be handed over again.
+    /// Logs an action, and starts a sweep when tasks must be looked for. Call [`Self::show`] first.
+    /// Otherwise, tasks of a gone topic that the sweep finds would be handed over again.
     fn carry_out(&self, action: &Action) {
         match action {
             Action::Opened(topic) => {

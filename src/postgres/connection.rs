@@ -42,8 +42,8 @@ const LOG_SLOW_EVERY: Duration = Duration::from_secs(60);
 /// the database could name a schema with tables of the same names, or with another clock.
 const SEARCH_PATH: &str = "\"$user\",public,pg_temp";
 
-/// Settings for statements about few rows that are named by their keys. A generic plan would lock
-/// every leaf. For hundreds of rows, Postgres would scan whole leaves, and start parallel workers.
+/// Settings for statements that name their rows by key. A generic plan would lock every leaf. For
+/// hundreds of rows, the default settings would scan whole leaves, and start parallel workers.
 pub const ROWS_BY_KEY: &[(&str, &str)] = &[
     ("plan_cache_mode", "force_custom_plan"),
     ("enable_hashjoin", "off"),

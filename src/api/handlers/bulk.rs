@@ -23,7 +23,8 @@ use crate::api::json::times::{self, Rfc3339};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::problems::refusal::{FieldOrigin, of_refusal};
-use crate::api::request::draft::{choice, shift};
+use crate::api::request::draft::choice;
+use crate::api::request::draft::shift::{self, NewDue};
 use crate::api::request::fields::{boolean, members, refuse_internal, string};
 use crate::api::request::{body, preconditions, query};
 use crate::api::shared::{ApiShared, Deadline};
@@ -31,7 +32,7 @@ use crate::domain::{
     Cursor, List, Precondition, PrincipalName, Selection, TaskId, TaskView, Timestamp, TopicName,
 };
 use crate::node::messages::permitted::TaskPermit;
-use crate::node::messages::{BulkDone, BulkRange, Due, Shift, Unavailable};
+use crate::node::messages::{BulkDone, BulkRange, Due, Refusal, Shift, Unavailable};
 use crate::node::requests::service::Service;
 
 const FIELDS: [&str; 5] = ["topic", "due_from", "due_to", "dry_run", "cursor"];
@@ -86,7 +87,7 @@ impl BulkRequest {
         text: &str,
         change: BulkChange,
     ) -> Result<Self, Problem> {
-        let (mut submitted_by, mut chosen, mut new_due) = (None, [None; 5], [None; 2]);
+        let (mut submitted_by, mut chosen, mut by_or_to) = (None, [None; 5], [None; 2]);
         let mut to_topic = None;
         let [topic, due_from, due_to, dry_run, cursor] = match change {
             BulkChange::Cancel => {
@@ -98,7 +99,7 @@ impl BulkRequest {
             BulkChange::Move => {
                 let [topic, due_from, due_to, dry_run, cursor, by, to, choice @ ..] =
                     members(text, &FIELDS_OF_MOVE)?;
-                (new_due, chosen) = ([by, to], choice);
+                (by_or_to, chosen) = ([by, to], choice);
                 [topic, due_from, due_to, dry_run, cursor]
             }
             BulkChange::Redrive => {
@@ -129,7 +130,8 @@ impl BulkRequest {
             .transpose()?;
         let selection = Selection { topic, due_from, due_to, submitted_by, state: None, choice };
         guard.trail().selects(&selection, is_dry_run);
-        let new_due = (new_due, cursor.is_some());
+        let [by, to] = by_or_to;
+        let new_due = NewDue { by, to, is_follow_up: cursor.is_some() };
         let mut permit = change.permit((shared, guard), &selection, is_dry_run, new_due)?;
         // A move can be taken back, so it would be as good as a dry run. A right guess of a cancel
         // costs the tasks.
@@ -178,11 +180,15 @@ async fn check_target(
     let checking = shared.service.check_topic(to, id);
     let checked = shared.in_time(deadline.hold(checking).await, Problem::unavailable)?;
     let origin = FieldOrigin { due: "to_topic", payload: "to_topic" };
-    checked.map_err(|refusal| {
-        let problem = of_refusal(refusal.with_reason(|reason| guard.tells(reason)), origin);
-        let is_unfit =
-            matches!(problem.kind(), ProblemType::UnknownTopic | ProblemType::KeyRequired);
-        if is_unfit { problem.at("to_topic") } else { problem }
+    checked.map_err(|refusal| match refusal.with_reason(|reason| guard.tells(reason)) {
+        Refusal::NoKey => {
+            let detail = "the topic is compacted (cleanup.policy), and Kafka refuses records \
+                          without a key there; the dead letter has no key, so redrive it to \
+                          another topic";
+            Problem::new(ProblemType::KeyRequired, detail).at("to_topic")
+        }
+        Refusal::UnknownTopic => of_refusal(Refusal::UnknownTopic, origin).at("to_topic"),
+        other => of_refusal(other, origin),
     })
 }
 
@@ -191,13 +197,12 @@ fn shift_of(
     shared: &ApiShared,
     guard: &Guard,
     grant: &Grant,
-    (new_due, is_follow_up): ([Option<&RawValue>; 2], bool),
+    new_due: NewDue<'_>,
     selection: &Selection,
 ) -> Result<Shift, Problem> {
     let arrived_at = shared.service.arrival();
-    let (shift, latest) = shift::read(new_due, selection, (arrived_at, is_follow_up))?;
-    let [by, _to] = new_due;
-    let due = if by.is_some() { "by" } else { "to" };
+    let (shift, latest) = shift::read(new_due, selection, arrived_at)?;
+    let due = if new_due.by.is_some() { "by" } else { "to" };
     let origin = FieldOrigin { due, payload: due };
     let (policy, due) = (shared.policy.current(), Due::At(latest));
     limits::check_due(&policy, guard.caller(), Some(grant.topic()), (due, arrived_at), origin)?;
@@ -252,14 +257,13 @@ impl ChangePermit {
 }
 
 impl BulkChange {
-    /// Checks the right to the change, or to its dry run. `new_due` are `by` and `to` of a move,
-    /// and whether the call goes on behind a cursor.
+    /// Checks the right to the change, or to its dry run. Only a move uses `new_due`.
     fn permit(
         self,
         (shared, guard): (&ApiShared, &Guard),
         selection: &Selection,
         is_dry_run: bool,
-        new_due: ([Option<&RawValue>; 2], bool),
+        new_due: NewDue<'_>,
     ) -> Result<ChangePermit, Problem> {
         let topic = selection.topic.as_ref();
         let missing = |detail| Problem::new(ProblemType::MissingField, detail).at("topic");

@@ -64,8 +64,8 @@ pub enum Refused {
     /// The request will never be accepted. REST would have answered with this status. `denied` is
     /// the missing right, for the audit trail.
     ForGood { status: u16, reason: String, denied: Option<(Action, TopicName)> },
-    /// Kafka does not let this node see the topic: the request waits while others need not wait for
-    /// it.
+    /// Kafka does not let this node see the topic. The request waits. A partition of an intake
+    /// topic rejects it after waiting for such topics for 5 minutes of an hour.
     TopicDenied { reason: String },
     /// A limit is reached, or a server is away: the request waits.
     ForNow { reason: String },

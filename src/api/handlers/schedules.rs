@@ -120,7 +120,7 @@ fn problem_of(guard: &Guard, refusal: Refusal, origin: FieldOrigin) -> Problem {
     match refusal.with_reason(|reason| guard.tells(reason)) {
         Refusal::Unknown { reason } => Problem::schedule_unknown(&reason),
         Refusal::TooFar { delay_max } => {
-            let detail = format!("the first run is at most {} ahead", spelled(delay_max));
+            let detail = format!("the first run may be at most {} ahead", spelled(delay_max));
             Problem::new(ProblemType::TooFarAhead, detail).at("starts_at")
         }
         other => of_refusal(other, origin),

@@ -22,7 +22,7 @@ pub enum ScheduleCommand {
     /// Creates a schedule, or replaces the one of its name.
     ///
     /// Repeating it changes nothing. Otherwise the runs that are not due yet are made anew, and the
-    /// others stay. A pause or another timing withdraws all runs that are not claimed.
+    /// others stay. A pause, another timing or another key withdraws all runs that are not claimed.
     Set(ScheduleSet),
     /// Lists the schedules of a topic.
     List(ScheduleList),

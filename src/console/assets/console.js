@@ -46,11 +46,11 @@
 })();
 /* A second click on a button must not do its action twice. The first answer leads away from here;
    a browser that goes back may show the page as it was. Some seconds later a click works again,
-   because the request may have failed, or the reader has stopped it. An action that would be done
-   twice waits for longer than a node takes to answer. */
+   because the request may have failed, or the reader has stopped it. An action that is not
+   idempotent waits for longer than a node takes to answer. */
 (() => {
-  const PAUSE = 5000, LONG_PAUSE = 60000;
-  const TWICE = ["trigger", "redrive-many", "drop-many"];
+  const PAUSE_MS = 5000, LONG_PAUSE_MS = 60000;
+  const NOT_IDEMPOTENT = ["trigger", "redrive-many", "drop-many"];
   let sent = new WeakSet();
   document.addEventListener("submit", (event) => {
     const form = event.target;
@@ -60,8 +60,8 @@
       return;
     }
     sent.add(form);
-    const isTwice = TWICE.includes(form.elements.namedItem("action")?.value);
-    setTimeout(() => { sent.delete(form); }, isTwice ? LONG_PAUSE : PAUSE);
+    const isIdempotent = !NOT_IDEMPOTENT.includes(form.elements.namedItem("action")?.value);
+    setTimeout(() => { sent.delete(form); }, isIdempotent ? PAUSE_MS : LONG_PAUSE_MS);
   });
   window.addEventListener("pageshow", () => { sent = new WeakSet(); });
 })();

@@ -30,8 +30,7 @@ pub enum Instants {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Withdrawn {
     pub earliest: Option<Timestamp>,
-    /// The first of the last runs with no instant between them that has no run: see
-    /// [`unbroken_from`].
+    /// The first run of the last unbroken series of withdrawn runs: see [`unbroken_from`].
     pub unbroken_from: Option<Timestamp>,
     pub latest: Option<Timestamp>,
     /// The number of instants right before `earliest` without a run, which that run has counted.
@@ -72,7 +71,7 @@ pub struct Shifts {
 }
 
 const MILLISECOND: Duration = Duration::from_millis(1);
-/// The most runs that are looked at for an instant without a run.
+/// Maximum number of runs in which [`unbroken_from`] looks for a gap.
 pub const UNBROKEN_MAX: usize = 10_000;
 
 impl Change<'_> {
@@ -126,7 +125,7 @@ impl Change<'_> {
             from: at.minus(shifts.before).minus(MISSED_AFTER),
             to: at.minus(shifts.after),
         };
-        // The plans after the change before may not have come to its instants.
+        // The plans may not have reached the instants of the previous change yet.
         let earlier = self.reached.not_missed;
         let ranges = [
             withdrawn,
@@ -137,8 +136,9 @@ impl Change<'_> {
     }
 }
 
-/// Returns the first of the last withdrawn runs, back to an instant without a run: that one was
-/// decided before, and is not to get a run. `kept` are instants whose runs stay.
+/// Returns the first run of the last unbroken series of `withdrawn` runs. The series ends, going
+/// back, at an instant without a run: an earlier plan has decided that it gets none. The runs at
+/// the instants of `kept` stay, and do not end the series.
 pub fn unbroken_from(
     timing: &Timing,
     withdrawn: &BTreeSet<Timestamp>,

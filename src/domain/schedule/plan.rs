@@ -31,8 +31,8 @@ pub const MISSED_DEFAULT: (u16, Duration) = (100, Duration::from_secs(3600));
 /// The most runs of one plan; a plan of large records has fewer. The next plan makes the others,
 /// at once.
 pub const RUNS_MAX: usize = 100;
-/// The most instants that one plan looks at, so that a year of missed seconds blocks no other
-/// schedule. The next plan continues.
+/// Maximum number of missed instants, and of later ones, that one plan looks at, so that a year of
+/// missed seconds blocks no other schedule. The next plan continues.
 const STEPS_MAX: usize = 10_000;
 /// The most plans of an answer about the runs to come.
 const PLANS_MAX: usize = 10;
@@ -278,8 +278,8 @@ pub(super) fn plan<'a>(rules: Rules<'a>, progress: Progress<'a>, now: Timestamp)
     planning.plan
 }
 
-/// Returns the next instants that get a run, as many as one plan makes: those that have passed as
-/// plans at `now` decide about them, and all that are to come.
+/// Returns the next instants that get a run, at most `rules.count_max`. Plans at `now` decide about
+/// instants that have passed. Of the later ones, each without a run gets one.
 pub(super) fn coming<'a>(
     rules: Rules<'a>,
     mut progress: Progress<'a>,
@@ -308,8 +308,9 @@ pub(super) fn coming<'a>(
     coming
 }
 
-/// Returns the instant from which on plans at `now` make the same runs as from `next_run_at`. It is
-/// later when many instants were missed. `None`: the timing has ended, and makes no run.
+/// Returns an instant from which plans at `now` make the same runs as from `next_run_at`: a later
+/// one when many instants were missed, because looking at all of them would take too long. `None`:
+/// the timing has ended, and makes no run.
 fn late_start(rules: Rules<'_>, progress: Progress<'_>, now: Timestamp) -> Option<Timestamp> {
     let Progress { next_run_at, taken, not_missed, .. } = progress;
     let missed_before = not_missed.missed_before(next_run_at, now);

@@ -16,9 +16,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// For how long a partition waits for topics that Kafka does not let this node see: as long as the
 /// tasks of a forbidden topic wait by default (`--topic-denial-max`).
 const DENIED_WAIT: Duration = Duration::from_secs(5 * 60);
-/// How often a partition may wait so, so that wrong records never stop it for long.
-const DENIED_EVERY: Duration = Duration::from_secs(60 * 60);
-/// The most time between two tries at a record that count as waiting for it.
+/// The period in which a partition waits at most [`DENIED_WAIT`] for denied topics, so that wrong
+/// records never stop it for long.
+const DENIED_PERIOD: Duration = Duration::from_secs(60 * 60);
+/// Maximum time between two tries at a record that counts as waiting.
 const DENIED_STEP_MAX: Duration = PAUSE_MAX.saturating_mul(2);
 
 #[derive(Debug)]
@@ -182,8 +183,8 @@ impl Partition {
 
     /// Notes that Kafka does not let this node see the topic of a record. Returns true when the
     /// partition has waited for such topics for long enough, and the record is rejected.
-    pub(super) fn has_waited_for_denied(&mut self, now: Monotonic) -> bool {
-        let recent = self.denied.filter(|denied| now.since(denied.began_at) < DENIED_EVERY);
+    pub(super) fn note_denied(&mut self, now: Monotonic) -> bool {
+        let recent = self.denied.filter(|denied| now.since(denied.began_at) < DENIED_PERIOD);
         let denied = match recent {
             None => DeniedWait { began_at: now, last_at: now, span: Duration::ZERO },
             Some(before) => {
@@ -259,13 +260,13 @@ mod tests {
         let at = |seconds: u64| Monotonic::from_start(Duration::from_secs(seconds));
         // The same record is tried every five seconds.
         let mut stopped = partition();
-        let first = (0..).map(|n| n * 5).find(|now| stopped.has_waited_for_denied(at(*now)));
+        let first = (0..).map(|n| n * 5).find(|now| stopped.note_denied(at(*now)));
         assert_eq!(first, Some(300));
-        assert!(stopped.has_waited_for_denied(at(2_000)), "another record within the hour");
-        assert!(!stopped.has_waited_for_denied(at(3_600)), "the next hour");
+        assert!(stopped.note_denied(at(2_000)), "another record within the hour");
+        assert!(!stopped.note_denied(at(3_600)), "the next hour");
         // Rights that come a little late, now and then, cost no record.
         let mut rare = partition();
-        assert!([0, 1_200, 2_400].iter().all(|now| !rare.has_waited_for_denied(at(*now))));
+        assert!([0, 1_200, 2_400].iter().all(|now| !rare.note_denied(at(*now))));
     }
 
     #[test]

@@ -133,7 +133,7 @@ impl Turns {
                     checks.rejected.push(RejectedRow { seq: offset, status, reason });
                 }
                 Err(Refused::TopicDenied { reason })
-                    if partition.has_waited_for_denied(clock::monotonic()) =>
+                    if partition.note_denied(clock::monotonic()) =>
                 {
                     let status = DENIED_STATUS;
                     checks.records.push(Checked::Rejected(offset));

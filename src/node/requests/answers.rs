@@ -72,8 +72,8 @@ impl Answers {
         Self { shared, names, look_up, queue, turns: Arc::clone(turns) }
     }
 
-    /// Takes answers. The results are in their order. Each counts to the queue's share of `holder`,
-    /// or of its principal.
+    /// Takes answers. The results are in their order. Each call counts against the share of
+    /// `holder` in the queue. Without a `holder`, the share is that of its own principal.
     pub async fn take(
         &self,
         calls: Vec<(Target, ConsumerCall)>,

@@ -136,8 +136,8 @@ impl CancelLane {
                 continue;
             }
             fail(&mut requests[piece], &unavailable_of(&error));
-            // When time is up, or Postgres is away, the pieces that are left are not tried, and
-            // nothing of them is cancelled.
+            // When time is up, and after any other error, the pieces that are left are not tried,
+            // and nothing of them is cancelled.
             let untried = Unavailable::ServerAway { reason: chain(&error) };
             while let Some(piece) = pieces.take() {
                 fail(&mut requests[piece], &untried);

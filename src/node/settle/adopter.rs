@@ -36,7 +36,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Pause after a failed look, so that a fence that cannot be lifted does not cause a storm of
 /// queries.
 const RETRY: Duration = Duration::from_millis(200);
-/// How often the log repeats that a batch cannot be loaded.
+/// Minimum time between two log lines about batches that cannot be loaded, unless a reason is new.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 /// Time limit of a look back in one turn. A longer one continues in the next turn, so that lifting
 /// the fence and adopting need not wait for it.
@@ -69,8 +69,8 @@ pub struct Adopter {
     suspects: Suspects,
     /// Batches that were adopted or found, and are not loaded yet.
     to_load: Vec<BatchId>,
-    /// Own batches whose last load failed or found nothing, with the reason of a failure. Each
-    /// check finds them again, and counts them no more.
+    /// Own batches whose last load failed, with the reason, or found nothing. Each check finds them
+    /// again, but the first one alone counts them.
     unloadable: HashMap<BatchId, Option<String>>,
     unloadable_log: Throttle,
     /// Batches that were given up, and are not freed yet.
@@ -167,7 +167,8 @@ impl Adopter {
                 "a crash of Postgres undid settles; repeating them"
             );
         }
-        // The settler takes all at once. What it has not repeated by then comes with a later check.
+        // A later check finds the settles that are left, so the inbox is filled only when the
+        // settler has emptied it.
         if self.undone.is_empty() {
             for (batch, settlement) in comparison.undone {
                 tracing::debug!(%batch, "the settle of this batch was undone");
@@ -346,7 +347,8 @@ impl Adopter {
         Ok(())
     }
 
-    /// Logs why a batch cannot be loaded: each new reason, and one of all batches once a minute.
+    /// Logs why a batch cannot be loaded: at once if the reason is new for the batch, otherwise at
+    /// most one line a minute for all batches.
     fn note_unloadable(&mut self, batch: BatchId, reason: String) {
         let before = self.unloadable.insert(batch, Some(reason.clone())).flatten();
         let is_new = before.as_ref() != Some(&reason);

@@ -81,7 +81,7 @@ pub enum DeadLetterChange {
 pub struct Changed {
     /// The new rows of redriven tasks, or the ids of dropped ones.
     pub rows: Vec<TaskId>,
-    /// The highest id that was changed or passed. Up to this id, only locked rows are left, and
+    /// The highest id that was changed or skipped. Up to this id, only locked rows are left, and
     /// records that cannot be opened. `None` when nothing was left to change.
     pub last: Option<Uuid>,
 }
@@ -235,7 +235,7 @@ impl DeadLetters {
         let count_max = i64::try_from(count_max.min(ROWS_MAX)).unwrap_or(0);
         let keys = &self.keys.current();
         let statement = async |open: &mut PgConnection| {
-            // For all due times, one statement is enough.
+            // A change of topic, or of a range of due times, first chooses its dead letters.
             let Some(ids) = range.of_all_times().filter(|_ids| to.is_none()) else {
                 let (change, range) = ((change, by, retention), (range, count_max));
                 return change_chosen(open, change, (topic, to), range, keys).await;
@@ -252,7 +252,7 @@ impl DeadLetters {
             };
             let query = query.bind(by);
             let query = match change {
-                DeadLetterChange::Redrive => query.bind(to.map(TopicName::as_str)),
+                DeadLetterChange::Redrive => query.bind(None::<&str>),
                 DeadLetterChange::Drop => query,
             };
             query.fetch_all(open).await.map(changed_of)
@@ -286,8 +286,8 @@ fn changed_of(changed: Vec<(Uuid, Uuid)>) -> Changed {
 }
 
 /// Chooses the next dead letters of a topic, and redrives or drops them in the same transaction.
-/// Dead letters whose records cannot be opened do not go to another topic. They are skipped, so that
-/// they do not hold up the others.
+/// Dead letters whose records cannot be opened do not go to another topic. The change skips them,
+/// so that they do not hold up the others.
 async fn change_chosen(
     open: &mut PgConnection,
     (change, by, retention): (DeadLetterChange, Option<i16>, f64),

@@ -42,6 +42,13 @@ pub struct NewSchedule<'a> {
     pub sees_record: bool,
 }
 
+impl NewSchedule<'_> {
+    /// Returns false when the answer must not depend on the record of the stored schedule.
+    fn may_tell(&self) -> bool {
+        self.sees_record || !self.is_dry_run
+    }
+}
+
 /// The name of a schedule, and the caller who changes it.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedSchedule<'a> {
@@ -168,10 +175,9 @@ async fn put(
     let schedule = new.schedule;
     let locked = lock(&mut transaction, &schedule.record.topic, &schedule.name, keys).await?;
     let current = locked.as_ref().map(|locked| locked.stored.revision);
-    let may_tell = new.sees_record || !new.is_dry_run;
     let done = match locked {
         _ if !new.condition.allows(current) => ScheduleChange::Unmet(current),
-        Some(locked) if may_tell && locked.stored.schedule == *schedule => {
+        Some(locked) if new.may_tell() && locked.stored.schedule == *schedule => {
             locked.unchanged(&mut transaction).await?
         }
         Some(locked) => {
@@ -351,6 +357,7 @@ impl Locked {
         Withdrawal { schedule: &self.stored, shard: self.shard, runs_of, by }
     }
 
+    /// Returns the answer to a call that changes nothing.
     async fn unchanged(self, open: &mut PgConnection) -> Result<ScheduleChange, sqlx::Error> {
         without_ended(open, self.stored, self.shard).await.map(ScheduleChange::Unchanged)
     }
@@ -361,14 +368,13 @@ impl Locked {
     }
 
     /// Returns the runs that are withdrawn when `new` takes the place of the schedule. Runs that
-    /// are due would be missed ones then, so they stay if they may.
+    /// are due stay where possible, because their instants might count as missed otherwise.
     fn withdrawn_by(&self, new: NewSchedule<'_>) -> RunsOf {
         let (before, after) = (&self.stored.schedule, new.schedule);
         let is_same_timing = before.specification.timing == after.specification.timing;
         // Runs with another key are in another shard, where a later change would not find them. A
         // dry run does not tell a caller who may not see the key whether it is another one.
-        let may_tell = new.sees_record || !new.is_dry_run;
-        let is_same_key = !may_tell || before.record.key == after.record.key;
+        let is_same_key = !new.may_tell() || before.record.key == after.record.key;
         if is_same_timing && is_same_key && !after.specification.is_paused {
             RunsOf::NotDue
         } else {

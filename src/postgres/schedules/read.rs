@@ -25,8 +25,8 @@ pub(super) const AHEAD: &str = "(select array_agg(r.instant order by r.instant)
         - schedule.spread_ms
       and punctual_time(r.first_id) > clock_timestamp()) as ahead";
 
-/// The instants from the next run on that have runs. Further ones get none either: the statement
-/// that makes runs stores no second run of an instant.
+/// The first 1,000 instants from the next run on that have runs. A plan may take a later one for
+/// free, but the statement that makes runs stores no second run of an instant.
 pub(super) const TAKEN: &str = "array(select r.instant from schedule_run r
     where r.schedule_id = schedule.id and r.instant >= schedule.next_run_at
     order by r.instant limit 1000) as taken";

@@ -99,7 +99,7 @@ with e as (
 )
 delete from task_name n using e where n.topic = e.topic and n.name = e.name";
 
-/// The instants between two whose runs stay, from the last one back.
+/// Instants after `$2` and before `$3` that still have runs, the latest first.
 const KEPT: &str = "-- instants of a schedule with runs
 select instant from schedule_run
 where schedule_id = $1 and instant > $2 and instant < $3
@@ -124,7 +124,7 @@ pub(super) async fn withdraw(
         let runs = find(open, withdrawal).await?;
         if runs.is_empty() {
             withdrawn.unbroken_from = match withdrawal.runs_of {
-                // Of these, none has an instant that was missed.
+                // No instant between runs that are not due yet was missed.
                 RunsOf::FirstRows | RunsOf::NotDue => withdrawn.earliest,
                 RunsOf::Schedule => last_runs_from(open, withdrawal, &instants).await?,
                 RunsOf::All => None,
@@ -142,7 +142,7 @@ pub(super) async fn withdraw(
     }
 }
 
-/// Returns the first of the last runs with no instant between them that has no run.
+/// Returns the first run of the last unbroken series: see [`unbroken_from`].
 async fn last_runs_from(
     open: &mut PgConnection,
     Withdrawal { schedule, .. }: Withdrawal<'_>,

@@ -18,7 +18,7 @@ use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::connection::{ConnectionPurpose, PostgresSettings, ROWS_BY_KEY};
 
-/// Plans as for cancels. A group is small, and only leaves that its ids name are read and locked.
+/// A group is small, and only leaves that its ids name are read and locked.
 const PURPOSE: ConnectionPurpose =
     ConnectionPurpose { name: "names", deadline: Duration::from_secs(5), settings: ROWS_BY_KEY };
 

@@ -5,7 +5,7 @@ use punctual::postgres::partitions::mover::Moved;
 use super::*;
 
 #[tokio::test]
-async fn the_mover_passes_by_a_row_that_somebody_has_locked() {
+async fn the_mover_skips_a_row_that_somebody_has_locked() {
     let (mut database, rules) = Database::with_long_leaves().await;
     let (census, now) = take_census(&mut database.connection(), Parent::Task).await.unwrap();
     let range = IdRange::of_times(now, rules.end_of_run(Parent::Task, &census.attached, now));
@@ -30,7 +30,7 @@ async fn the_mover_passes_by_a_row_that_somebody_has_locked() {
 }
 
 #[tokio::test]
-async fn the_mover_moves_what_comes_within_the_horizon_and_passes_by_what_it_cannot_move() {
+async fn the_mover_moves_what_comes_within_the_horizon_and_skips_what_it_cannot_move() {
     let (mut database, rules) = Database::with_long_leaves().await;
     let (census, now) = take_census(&mut database.connection(), Parent::Task).await.unwrap();
     let end = rules.end_of_run(Parent::Task, &census.attached, now);

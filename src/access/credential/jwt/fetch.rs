@@ -29,7 +29,7 @@ const BYTES_MAX: usize = 1 << 20;
 /// The largest file with a token, in bytes.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
 /// The shortest interval of the log lines about fetches that fail.
-const SAID_EVERY: Duration = Duration::from_secs(60);
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// Fetches the key sets of the issuers of a policy.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub struct KeyFetcher {
 
 impl KeyFetcher {
     pub fn new(policy: PolicyHandle, metrics: Metrics) -> Self {
-        Self { policy, metrics, failure_log: Throttle::new(SAID_EVERY) }
+        Self { policy, metrics, failure_log: Throttle::new(LOG_EVERY) }
     }
 
     /// Fetches until the node stops. An issuer that is away is no failure.

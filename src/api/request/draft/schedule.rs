@@ -56,8 +56,8 @@ pub const FIELDS: [&str; 24] = [
     "headers",
 ];
 
-/// The origin of what a run has besides its payload. A run is checked as if it were due now, so no
-/// schedule is refused for its start.
+/// The field that problems about due times name. Each run is checked as if it were due now. Only a
+/// first run that is too far ahead is refused for its start: see `ScheduleService::put`.
 const DUE: &str = "starts_at";
 /// The most runs that `runs_max` may allow.
 const RUNS_MAX: u64 = 1_000_000_000_000;

@@ -18,13 +18,22 @@ use crate::node::messages::Shift;
 /// A range of due times, from the first one to before the second.
 type DueRange = (Option<Timestamp>, Option<Timestamp>);
 
+/// The new due times of a move, as written.
+#[derive(Clone, Copy, Debug)]
+pub struct NewDue<'a> {
+    pub by: Option<&'a RawValue>,
+    pub to: Option<&'a RawValue>,
+    /// True when the call goes on behind a cursor: its times may have passed meanwhile.
+    pub is_follow_up: bool,
+}
+
 /// Reads `by` or `to` for the selected tasks. Returns the latest new due time, too. `now` is
-/// unknown while the node starts. The first call of a move compares its times with `now`. The calls
-/// that go on behind a cursor (`is_follow_up`) do not: the move must not break off half-way.
+/// unknown while the node starts. The first call of a move compares its times with `now`. Its
+/// follow-ups do not: the move must not break off half-way.
 pub fn read(
-    [by, to]: [Option<&RawValue>; 2],
+    NewDue { by, to, is_follow_up }: NewDue<'_>,
     selection: &Selection,
-    (now, is_follow_up): (Option<Timestamp>, bool),
+    now: Option<Timestamp>,
 ) -> Result<(Shift, Timestamp), Problem> {
     let range = (selection.due_from, selection.due_to);
     match (by, to) {
@@ -128,13 +137,21 @@ mod tests {
         Selection { due_from: from.map(at), due_to: to.map(at), ..Selection::default() }
     }
 
+    fn new_by(by: &RawValue, is_follow_up: bool) -> NewDue<'_> {
+        NewDue { by: Some(by), to: None, is_follow_up }
+    }
+
+    fn new_to(to: &RawValue, is_follow_up: bool) -> NewDue<'_> {
+        NewDue { by: None, to: Some(to), is_follow_up }
+    }
+
     fn by(json: &str, from: i64, to: i64) -> Result<(Shift, Timestamp), Problem> {
-        read([Some(&raw(json)), None], &range(Some(from), Some(to)), (Some(at(0)), false))
+        read(new_by(&raw(json), false), &range(Some(from), Some(to)), Some(at(0)))
     }
 
     fn to(hours: i64, (from, to): (Option<i64>, Option<i64>)) -> bool {
         let json = at(hours).as_millis().to_string();
-        read([None, Some(&raw(&json))], &range(from, to), (Some(at(0)), false)).is_ok()
+        read(new_to(&raw(&json), false), &range(from, to), Some(at(0))).is_ok()
     }
 
     #[test]
@@ -149,8 +166,7 @@ mod tests {
         for wrong in ["0", "\"-\"", "\"--1h\"", "{}", "null", "\"soon\""] {
             assert!(by(wrong, 1, 1).is_err(), "{wrong}");
         }
-        let first = (Some(at(0)), false);
-        assert!(read([Some(&raw("1")), None], &range(Some(1), None), first).is_err());
+        assert!(read(new_by(&raw("1"), false), &range(Some(1), None), Some(at(0))).is_err());
     }
 
     /// A move of many tasks takes several calls, and time passes between them.
@@ -158,16 +174,15 @@ mod tests {
     fn a_follow_up_goes_on_when_the_new_times_have_passed() {
         let hour = Duration::from_secs(3600);
         let (range, now) = (range(Some(1), Some(2)), at(0).plus(Duration::from_secs(1)));
-        let by = |json: &str, is_follow_up| {
-            read([Some(&raw(json)), None], &range, (Some(now), is_follow_up))
-        };
+        let by =
+            |json: &str, is_follow_up| read(new_by(&raw(json), is_follow_up), &range, Some(now));
         assert!(by("\"-1h\"", false).is_err());
         assert_eq!(by("\"-1h\"", true).unwrap(), (Shift::Earlier(hour), at(1)));
         assert!(by("\"-59m\"", true).is_err(), "shorter than the range");
         // A time of the past counts as now, which lies in the range by then.
         let past = raw(&at(-9).as_millis().to_string());
         let to = |is_follow_up| {
-            read([None, Some(&past)], &range, (Some(at(1)), is_follow_up)).map(|(shift, _)| shift)
+            read(new_to(&past, is_follow_up), &range, Some(at(1))).map(|(shift, _)| shift)
         };
         assert!(to(false).is_err());
         assert_eq!(to(true).unwrap(), Shift::To(at(1)));
@@ -187,7 +202,7 @@ mod tests {
         let json = at(5).as_millis().to_string();
         let read = |choice: Choice, json: &str| {
             let selection = Selection { choice: Some(choice), ..Selection::default() };
-            let read = read([None, Some(&raw(json))], &selection, (Some(at(0)), false));
+            let read = read(new_to(&raw(json), false), &selection, Some(at(0)));
             read.map(|(shift, _)| shift).ok()
         };
         assert_eq!(read(Choice::Ids(Vec::new()), &json), Some(Shift::To(at(5))));

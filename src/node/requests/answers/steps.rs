@@ -58,7 +58,8 @@ pub async fn heard(
 ) -> Result<Option<Heard>, Unavailable> {
     let is_busy = matches!(&answered, Some(Answered { verdict: Verdict::Busy, .. }));
     let verdict = match answered {
-        // A task of another topic can look like this, too.
+        // For a call for one topic, a task of another topic looks busy, too. The look-up below
+        // tells them apart.
         Some(Answered { verdict: Verdict::Busy, .. }) if call.topic.is_none() => return Ok(None),
         Some(Answered { verdict, view: Some(mut view), .. }) => {
             let finished = view.tracked.as_mut().and_then(|view| view.finished.as_mut());
@@ -78,7 +79,9 @@ pub async fn heard(
         None => None,
     };
     let view = match look_up.task(call.first).await {
-        Err(_of_hidden) if is_busy => return Ok(None),
+        // The look-up only excludes a task of another topic. If it fails, the call is repeated, as
+        // for any busy task.
+        Err(_failed) if is_busy => return Ok(None),
         view => view,
     };
     let Some(view) = view.map_err(unavailable_of_read)? else {

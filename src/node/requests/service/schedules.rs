@@ -28,8 +28,8 @@ use crate::postgres::schedules::backfill::Backfilled;
 use crate::postgres::schedules::change::{NamedSchedule, NewSchedule};
 use crate::postgres::schedules::make::RunTask;
 
-/// How far ahead a schedule may begin. Rows of tasks that are due thousands of years ahead are held
-/// ones.
+/// Maximum time until the first run of a schedule: 36,500 days, as for `--delay-max`. Rows that are
+/// due thousands of years ahead count as held tasks (`postgres/topics/held.rs`).
 const BEGINS_WITHIN: Duration = Duration::from_hours(36_500 * 24);
 
 /// The maximum number of tries when other requests create the same schedule.

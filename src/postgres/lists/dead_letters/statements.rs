@@ -1,7 +1,7 @@
 //! The statements about dead letters.
 //!
-//! A statement about all due times reads an index in the order of the ids. A statement about some
-//! due times first chooses the ids ([`super::due_range`]), because rows of a union cannot be locked.
+//! A statement for all due times reads an index in the order of the ids. A statement for a range of
+//! due times chooses the ids first ([`super::due_range`]): rows of a union cannot be locked.
 
 /// Chooses the first ids ($4) of a topic ($1), or of all topics, by due time: tasks that were not
 /// moved by their ids ($2, $3), the others by `moved_to` ($5, $6) behind a position ($7). With
@@ -46,7 +46,7 @@ where ",
     };
 }
 
-/// For all due times, and for some.
+/// Lists dead letters: the first text for all due times, the second for a range of them.
 pub(super) const LIST: [&str; 2] = [
     listed!(
         "",
@@ -92,7 +92,7 @@ with gone as (
 from gone g cross join line l"
 );
 
-/// For all due times, and for some.
+/// Returns ids of dead letters: the first text for all due times, the second for a range of them.
 pub(super) const IDS: [&str; 2] = [
     "-- dead letters: ids
 select id from dead_letter where topic = $1 and id >= $2 and id < $3 order by id limit $4",
@@ -136,8 +136,9 @@ macro_rules! next_few {
     };
 }
 
-/// Locks the next dead letters, for all due times, and for some. Returns their ids, and the last
-/// id up to which only locked rows are left besides.
+/// Locks the next dead letters: the first text for all due times, the second for a range of them.
+/// Returns their ids, and as `last` the highest id that was looked at. Up to `last`, only rows that
+/// other transactions have locked are left.
 pub(super) const CHOOSE: [&str; 2] = [
     concat!(
         "-- choose dead letters\nwith ",

@@ -24,8 +24,8 @@ returning first_id";
 pub(super) const UNMARK: &str =
     "-- answers: unmark\ndelete from task_follow where first_id = any($1)";
 
-/// `$2` has the topic of each row, or null for any; null as a whole when it has no topic. The same
-/// holds for `$3` of the next statement.
+/// `$2` has the topic of the call for each row of `$1`, or null for any topic. `$2` itself is null
+/// when no call names a topic. `$3` of [`TAKE_NEAR`] has the same elements, and is never null.
 pub(super) const TAKE_FAR: &str = "-- answers: take far
 delete from task_far
 where id = any($1) and ($2::text[] is null or topic = coalesce($2[array_position($1, id)], topic))

@@ -200,8 +200,8 @@ impl Search<'_> {
     }
 }
 
-/// Moves the tasks that were found from `rows` to `topics`. Removes the tasks that are another row
-/// now, too, and returns them.
+/// Removes each task whose topic was found from `rows`, and puts the topic into `topics`. Also
+/// removes the tasks that are another row now, and returns them with that row.
 fn sort_out(places: Vec<Place>, rows: &mut Rows, topics: &mut HashMap<TaskId, TopicName>) -> Rows {
     let mut moved = Rows::new();
     for Place { first, row, topic } in places {
@@ -298,7 +298,8 @@ mod tests {
         pairs.iter().map(|(first, row)| (id(*first), id(*row))).collect()
     }
 
-    /// Returns the found topics, the rows that are left, and the rows that are followed.
+    /// Returns the rows that are left, and the rows that are followed. Checks that each sought task
+    /// is in one of them, or has a topic.
     fn sorted(places: &[(u64, Option<u64>, Option<&str>)], sought: &[(u64, u64)]) -> [Rows; 2] {
         let place = |(first, row, topic): &(u64, Option<u64>, Option<&str>)| Place {
             first: id(*first),
