@@ -315,7 +315,7 @@ fn watch_signals(tasks: &Tasks) -> Result<(), TaskFailure> {
             if now.since(*told_at.get_or_insert(now)) > SAME_WISH {
                 tracing::warn!("second stop signal: stopping at once");
                 telemetry::logging::flush();
-                std::process::exit(130);
+                crate::shutdown::exit_at_once(130);
             }
             tasks.draining.cancel();
         }

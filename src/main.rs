@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     }
     telemetry::logging::flush();
     if is_node {
-        shutdown::exit_at_once(ended.is_ok());
+        shutdown::exit_at_once(i32::from(ended.is_err()));
     }
     ended.unwrap_or(ExitCode::FAILURE)
 }

@@ -3,7 +3,6 @@
 
 use std::error::Error;
 use std::future::Future;
-use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,13 +128,11 @@ pub fn run_to_end<T>(
     ended
 }
 
-/// Ends the process of a node without the exit handlers of libraries: with 0 when `is_good`, and
-/// otherwise with 1. A Kafka client that hangs still has threads, and the handler of OpenSSL would
-/// free the memory that they use: some nodes ended with `free(): invalid pointer`.
-pub fn exit_at_once(is_good: bool) -> ! {
-    // What is written to a standard output that is closed is of no use to anybody.
-    std::io::stdout().flush().ok();
-    signal_hook::low_level::exit(i32::from(!is_good))
+/// Ends the process with `code`, without the exit handlers of libraries. A Kafka client that hangs
+/// still has threads, and the handler of OpenSSL would free the memory that they use: some nodes
+/// ended with `free(): invalid pointer`. Buffers of the standard output are not written.
+pub fn exit_at_once(code: i32) -> ! {
+    signal_hook::low_level::exit(code)
 }
 
 #[cfg(test)]
