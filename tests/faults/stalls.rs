@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use super::field::Field;
 use super::history::Span;
 use super::plan::{Kind, Operation, STEPS_MAX, Server};
+use crate::support::cluster::PARTITIONS;
 use crate::support::{now_ms, wait};
 
 const EVERY_MS: i64 = 200;
@@ -32,10 +33,14 @@ impl Stalls {
         let observed: Arc<Mutex<Vec<Span>>> = Arc::default();
         let topic = field.cluster.topic("stalls").await;
         let kafka = field.own.stack.kafka.clone();
-        let observers = vec![
-            tokio::spawn(watch_postgres(Arc::clone(field), Arc::clone(&observed))),
-            tokio::spawn(watch_kafka(kafka, topic, Arc::clone(&observed))),
-        ];
+        let mut observers =
+            vec![tokio::spawn(watch_postgres(Arc::clone(field), Arc::clone(&observed)))];
+        // Each broker of three leads one of the partitions.
+        for partition in 0..PARTITIONS {
+            let place = (topic.clone(), partition);
+            let watching = watch_kafka(kafka.clone(), place, Arc::clone(&observed));
+            observers.push(tokio::spawn(watching));
+        }
         Self { observed, observers }
     }
 
@@ -48,9 +53,13 @@ impl Stalls {
         let mut stalls = std::mem::take(&mut *self.observed.lock().unwrap());
         stalls.retain(|stall| {
             !operations.iter().any(|span| {
-                // A quota holds back the runner itself, and no node for good.
+                // A quota holds back the runner itself, and no node for good. An operation on one
+                // topic makes no broker stall.
                 let is_quota = span.operation.kind == Kind::Quota;
-                (is_quota || span.operation.resource() == stall.operation.resource())
+                let is_of_topic =
+                    matches!(span.operation.kind, Kind::TopicDeleted | Kind::TopicLimit);
+                let is_of_server = span.operation.resource() == stall.operation.resource();
+                (is_quota || is_of_server && !is_of_topic)
                     && span.begin <= stall.end
                     && stall.begin <= span.end + OPERATION_MARGIN_MS
             })
@@ -71,8 +80,12 @@ async fn watch_postgres(field: Arc<Field>, observed: Arc<Mutex<Vec<Span>>>) {
     }
 }
 
-/// Appends something again and again.
-async fn watch_kafka(address: String, topic: String, observed: Arc<Mutex<Vec<Span>>>) {
+/// Appends something to a partition again and again.
+async fn watch_kafka(
+    address: String,
+    (topic, partition): (String, i32),
+    observed: Arc<Mutex<Vec<Span>>>,
+) {
     let make = || -> FutureProducer {
         let made = ClientConfig::new()
             .set("bootstrap.servers", &address)
@@ -85,7 +98,7 @@ async fn watch_kafka(address: String, topic: String, observed: Arc<Mutex<Vec<Spa
     let mut producer = make();
     loop {
         let began = now_ms();
-        let record = FutureRecord::<(), [u8]>::to(&topic).partition(0).payload(b"");
+        let record = FutureRecord::<(), [u8]>::to(&topic).partition(partition).payload(b"");
         let appended = producer.send(record, Duration::ZERO).await;
         note(&observed, Server::Kafka, began, appended.is_ok());
         if appended.is_err() {
