@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use punctual::domain::TopicName;
 use punctual::domain::topic::group::ConsumerGroup;
-use punctual::kafka::{EndsClient, GroupMember, IntakeReader, Stall};
+use punctual::kafka::{EndsClient, GroupMember, IntakeReader, KafkaSettings, Stall};
 
 use crate::kafka_support::settings;
 use crate::support::eventually;
@@ -24,10 +24,11 @@ async fn clients_that_have_forgotten_all_brokers_are_replaced() {
     let ends_client = EndsClient::new(&settings);
     let asks = async || ends_client.ask(&topic, Vec::new()).await.is_ok();
     let group = ConsumerGroup::new("workers").unwrap();
-    let member = GroupMember::join(&settings, &topic, &group).unwrap();
+    let own = KafkaSettings { client_id: "member".to_owned(), ..settings.clone() };
+    let member = GroupMember::join(&own, &topic, &group).unwrap();
     let mut reader = IntakeReader::new(&settings, &topic).unwrap();
     eventually("the broker answers all clients", DEADLINE, async || {
-        asks().await && reader.probe().await.is_ok()
+        asks().await && reader.probe().await.is_ok() && broker.has_told("member")
     })
     .await;
 

@@ -1,10 +1,11 @@
 //! A server that speaks as much of Kafka's protocol as a client needs to find a cluster of one
 //! broker. It can list no brokers, as a starting broker does.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -33,6 +34,8 @@ struct Shared {
     address: SocketAddr,
     topic: String,
     lists_none: AtomicBool,
+    /// The ids of the clients that the broker has listed itself to.
+    told: Mutex<HashSet<String>>,
     /// Each change closes all connections.
     restarts: watch::Sender<u32>,
 }
@@ -42,8 +45,8 @@ impl StubBroker {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (topic, lists_none) = (topic.to_owned(), AtomicBool::new(false));
-        let restarts = watch::Sender::new(0);
-        let shared = Arc::new(Shared { address, topic, lists_none, restarts });
+        let (told, restarts) = (Mutex::default(), watch::Sender::new(0));
+        let shared = Arc::new(Shared { address, topic, lists_none, told, restarts });
         let (closing, server) = (CancellationToken::new(), Arc::clone(&shared));
         let ending = closing.clone();
         tokio::spawn(async move {
@@ -66,6 +69,11 @@ impl StubBroker {
     pub fn restart_without_brokers(&self) {
         self.shared.lists_none.store(true, Ordering::Relaxed);
         self.shared.restarts.send_modify(|count| *count += 1);
+    }
+
+    /// Returns true when the broker has listed itself to a client of this id.
+    pub fn has_told(&self, client_id: &str) -> bool {
+        self.shared.told.lock().unwrap().contains(client_id)
     }
 
     /// Lists itself again.
@@ -91,6 +99,12 @@ impl Shared {
             }
             client.write_i32(i32::try_from(answer.len()).unwrap()).await?;
             client.write_all(&answer).await?;
+            if key == METADATA && !self.lists_none.load(Ordering::Relaxed) {
+                let length = u16::from_be_bytes([request[8], request[9]]);
+                let client_id = &request[10..10 + usize::from(length)];
+                let client_id = String::from_utf8(client_id.to_vec()).unwrap();
+                self.told.lock().unwrap().insert(client_id);
+            }
         }
     }
 

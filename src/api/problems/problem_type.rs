@@ -272,9 +272,10 @@ problem_types! {
     TooFarAhead(422, "too-far-ahead", "The due time is too far ahead") {
         when: "The due time is further ahead than this node (`--delay-max`), the policy of the \
                topic, or the auth file (`delay_max`) allows, or than a consumer may retry (7 \
-               days). `detail` names the limit.",
+               days), or than a schedule may begin (36,500 days). `detail` names the limit.",
         then: "Correct the due time. The usual mistakes are a timestamp given as `delay`, and \
-               nanoseconds given as milliseconds. Otherwise ask the operator for a higher limit."
+               nanoseconds given as milliseconds. Otherwise ask the operator for a higher limit: \
+               those of retries and schedules are fixed."
     }
     ExpiresTooEarly(422, "expires-too-early", "The task expires before it is due") {
         when: "`expires_at` is not after the due time.",

@@ -10,8 +10,8 @@
 //! although Kafka answers another client.
 //!
 //! When a starting broker lists no brokers at all, librdkafka (2.12) forgets those that it knew,
-//! and never connects again (its issue 5301). The sign: its statistics name no broker. A client that still
-//! has records of a forgotten broker goes on to name it, and is found by the other signs.
+//! and never connects again (its issue 5301). The sign: its statistics name no broker. A client
+//! that still has records of a forgotten broker goes on to name it, and is found by the other signs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

@@ -260,7 +260,7 @@ impl GroupMember {
 }
 
 /// Asks for the ends of the member's partitions, and compares its places with them. Asks nothing
-/// when the member knows no broker.
+/// once two statistics in a row have named no broker.
 async fn find_stall(
     ends_client: &EndsClient,
     topic: &TopicName,

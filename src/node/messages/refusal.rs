@@ -18,8 +18,8 @@ pub enum Refusal {
     NoKey,
     /// The dead topic of the task is refused, for the reason inside.
     OfDeadTopic(Box<Self>),
-    /// The due time is further ahead than `delay_max`: `--delay-max`, or that of the topic's policy.
-    /// For the first run of a schedule, it is 36,500 days.
+    /// The due time is further ahead than `delay_max`: `--delay-max`, or that of the topic's
+    /// policy. For the first run of a schedule, it is 36,500 days.
     TooFar {
         delay_max: Duration,
     },

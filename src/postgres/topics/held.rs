@@ -82,8 +82,10 @@ where shard = $3 and id >= $1 and id < $2
   and id <> all(array(select id from quarantine))
 order by id limit 1";
 
-const FIRST_HELD: &str = "-- first held task
-select id from task_far where id > $1 and id < $2 order by id limit 1";
+const FIRST_TO_RELEASE: &str = "-- first task to release
+select id from task_far where id > $1 and id < $2
+  and topic <> all(array(select topic from topic_policy where is_paused))
+order by id limit 1";
 
 /// Each due time becomes a millisecond of its own, up to now, so that the order stays among the
 /// tasks of a statement.
@@ -204,7 +206,7 @@ impl HeldTasks {
                     rows_max = (rows_max / 2).max(1);
                 }
                 Err(error) if is_of_a_row(&error) => {
-                    let first = sqlx::query_scalar(FIRST_HELD).bind(after);
+                    let first = sqlx::query_scalar(FIRST_TO_RELEASE).bind(after);
                     let last = self.skipped(&error, first.bind(IdRange::held().to)).await?;
                     return Ok(Released { task_count: 0, ids: None, last });
                 }
@@ -240,8 +242,7 @@ impl HeldTasks {
                 .bind(after)
                 .bind(end)
                 .bind(rows_max)
-                // A single row that cannot be moved is the first one behind `after`.
-                .bind(if rows_max < ROWS_MAX { rows_max } else { LOOKED_AT_MAX })
+                .bind(LOOKED_AT_MAX)
                 .fetch_one(&mut *transaction)
                 .await?;
             let (released, followed): (i64, i64) =
