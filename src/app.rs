@@ -39,7 +39,7 @@ use crate::config::{self, CheckedSettings, Command, MigrationSettings, SettingPr
 use crate::domain::NodeId;
 use crate::error_chain::chain;
 use crate::postgres::cluster::schema;
-use crate::shutdown::{TaskFailure, Tasks};
+use crate::shutdown::{self, TaskFailure, Tasks};
 use crate::signals::{self, EndSignal, Signals};
 use crate::telemetry::traces::{TraceSettings, Traces};
 use crate::{
@@ -315,7 +315,7 @@ fn watch_signals(tasks: &Tasks) -> Result<(), TaskFailure> {
             if now.since(*told_at.get_or_insert(now)) > SAME_WISH {
                 tracing::warn!("second stop signal: stopping at once");
                 telemetry::logging::flush();
-                crate::shutdown::exit_at_once(130);
+                shutdown::exit_at_once(130);
             }
             tasks.draining.cancel();
         }

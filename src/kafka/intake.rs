@@ -332,20 +332,26 @@ impl IntakeReader {
         IntakeError::Unanswered { topic: self.topic.clone(), reason: error.to_string() }
     }
 
-    /// Ends the reader, away from the async threads. A client that takes longer than
-    /// [`CLOSE_DEADLINE`] ends in the background.
+    /// Ends the reader: see [`end`].
     pub async fn close(self) {
         let topic = self.topic.clone();
-        let closing = tokio::task::spawn_blocking(move || drop(self));
-        match tokio::time::timeout(CLOSE_DEADLINE, closing).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_panicked)) => {
-                tracing::warn!(%topic, "the reader of an intake topic did not close cleanly");
-            }
-            Err(_elapsed) => {
-                tracing::warn!(%topic, "the reader of an intake topic takes long to close");
-            }
-        }
+        end(self, "reader of an intake topic", &topic, CLOSE_DEADLINE).await;
+    }
+}
+
+/// Ends a client, away from the async threads. One that takes longer than `deadline` ends in the
+/// background: its threads may wait for a name server, or for a server of tokens.
+pub(in crate::kafka) async fn end(
+    client: impl Send + 'static,
+    kind: &'static str,
+    topic: &TopicName,
+    deadline: Duration,
+) {
+    let ending = tokio::task::spawn_blocking(move || drop(client));
+    match tokio::time::timeout(deadline, ending).await {
+        Ok(Ok(())) => {}
+        Ok(Err(_panicked)) => tracing::warn!(%topic, kind, "a Kafka client did not end cleanly"),
+        Err(_elapsed) => tracing::warn!(%topic, kind, "a Kafka client takes long to end"),
     }
 }
 

@@ -30,6 +30,17 @@ async fn resume(api: &Api, topic: &str) {
     assert!(answer.json()["paused"].is_null(), "{}", answer.text);
 }
 
+/// Holds all due tasks of paused topics. Returns their number.
+async fn hold_all(held: &mut HeldTasks) -> u64 {
+    let now = Timestamp::from_millis(now_ms());
+    let overdue = IdRange::of_times(now.minus(Duration::from_secs(60)), now.plus(DEADLINE));
+    let mut count = 0;
+    for shard in ShardCount::DEFAULT.all() {
+        count += held.hold(shard, overdue).await.unwrap().task_count;
+    }
+    count
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pause_survives_everything_and_its_backlog_holds_up_no_other_topic() {
     let cluster = Cluster::start("paused").await;
@@ -359,14 +370,7 @@ async fn a_held_task_that_cannot_be_released_stops_no_others() {
     let tasks = vec![json!({ "topic": topic, "delay": 0, "payload": 1 }); 5];
     node.api().submit_all(&tasks).await;
     let settings = PostgresSettings::new(&cluster.database.url).unwrap();
-    let mut held = HeldTasks::new(&settings);
-    let now = Timestamp::from_millis(now_ms());
-    let overdue = IdRange::of_times(now.minus(Duration::from_secs(60)), now.plus(DEADLINE));
-    let mut count = 0;
-    for shard in ShardCount::DEFAULT.all() {
-        count += held.hold(shard, overdue).await.unwrap().task_count;
-    }
-    assert_eq!(count, 5);
+    assert_eq!(hold_all(&mut HeldTasks::new(&settings)).await, 5);
     let first = "delete from task_follow where row_id = (select min(id::text)::uuid from task_far)";
     sqlx::query(first).execute(&cluster.sql).await.unwrap();
     resume(node.api(), &topic).await;
@@ -391,13 +395,7 @@ async fn a_resumed_task_is_found_behind_many_held_ones_of_a_paused_topic() {
     node.api().submit_all(&vec![json!({ "topic": topic, "delay": 0, "payload": 1 }); 3]).await;
     let settings = PostgresSettings::new(&cluster.database.url).unwrap();
     let mut held = HeldTasks::new(&settings);
-    let now = Timestamp::from_millis(now_ms());
-    let overdue = IdRange::of_times(now.minus(Duration::from_secs(60)), now.plus(DEADLINE));
-    let mut count = 0;
-    for shard in ShardCount::DEFAULT.all() {
-        count += held.hold(shard, overdue).await.unwrap().task_count;
-    }
-    assert_eq!(count, 3);
+    assert_eq!(hold_all(&mut held).await, 3);
     resume(node.api(), &topic).await;
     consumer.wait_count(3, DEADLINE).await;
     assert_eq!(cluster.count("select count(*) from task_far").await, OTHERS);

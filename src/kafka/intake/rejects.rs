@@ -11,7 +11,7 @@ use crate::domain::task::intake_record::IntakeRecord;
 use crate::domain::{Failure, TopicName};
 use crate::kafka::context::QuietContext;
 use crate::kafka::delivery::DeliveryOutcome;
-use crate::kafka::intake::CLOSE_DEADLINE;
+use crate::kafka::intake::{CLOSE_DEADLINE, end};
 use crate::kafka::{ClientError, KafkaSettings, Mode, Reason};
 
 /// The reason of a rejection.
@@ -78,20 +78,10 @@ impl RejectProducer {
         Ok(Self { inner, intake, topic })
     }
 
-    /// Ends the producer, away from the async threads. Waits for at most [`CLOSE_DEADLINE`]: its
-    /// threads may wait for a name server, or for a server of tokens.
+    /// Ends the producer: see [`end`].
     pub async fn close(self) {
         let topic = self.topic.clone();
-        let closing = tokio::task::spawn_blocking(move || drop(self));
-        match tokio::time::timeout(CLOSE_DEADLINE, closing).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_panicked)) => {
-                tracing::warn!(%topic, "the producer of rejected records did not close cleanly");
-            }
-            Err(_elapsed) => {
-                tracing::warn!(%topic, "the producer of rejected records takes long to close");
-            }
-        }
+        end(self, "producer of rejected records", &topic, CLOSE_DEADLINE).await;
     }
 
     /// Writes records. Returns their outcomes, in their order.

@@ -22,8 +22,8 @@ use crate::domain::topic::group::ConsumerGroup;
 use crate::domain::{Monotonic, TaskId, Timestamp, TopicName};
 use crate::kafka::context::{shown_line, shown_reason, tells_of_a_lost_leader};
 use crate::kafka::intake::ends::EndsClient;
-use crate::kafka::intake::record_of;
 use crate::kafka::intake::stalls::{Places, Stall, StallWatch};
+use crate::kafka::intake::{end, record_of};
 use crate::kafka::producer::{ATTEMPT, ATTEMPTS_MAX, DEAD_REASON, DUE_AT, TASK_ID, TTR_MS};
 use crate::kafka::{ClientError, KafkaSettings};
 
@@ -247,15 +247,10 @@ impl GroupMember {
         }
     }
 
-    /// Leaves the group and commits, away from the async threads.
+    /// Leaves the group and commits: see [`end`].
     pub async fn leave(self) {
-        let Self { consumer, topic, .. } = self;
-        let leaving = tokio::task::spawn_blocking(move || drop(consumer));
-        match tokio::time::timeout(LEAVE_DEADLINE, leaving).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_panicked)) => tracing::warn!(%topic, "a member of a group did not end cleanly"),
-            Err(_elapsed) => tracing::warn!(%topic, "a member of a group still leaves it"),
-        }
+        let topic = self.topic.clone();
+        end(self, "member of a group", &topic, LEAVE_DEADLINE).await;
     }
 }
 
