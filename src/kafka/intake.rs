@@ -27,7 +27,7 @@ use rdkafka::{Offset, Timestamp as RecordTime, TopicPartitionList};
 use thiserror::Error;
 use tokio::sync::Notify;
 
-use self::ends::{DEADLINE, EndsClient, FoundPartitions};
+use self::ends::{DEADLINE, EndsClient, EndsError, FoundPartitions, LogBounds};
 use self::stalls::{Places, Stall, StallWatch};
 use super::context::{shown_line, shown_reason, tells_of_a_lost_leader};
 use super::{ClientError, KafkaSettings};
@@ -60,13 +60,6 @@ pub enum ReadFailure {
     OutOfRange,
     /// Kafka refuses: a right is missing, or the topic.
     Refused { reason: String },
-}
-
-/// The offsets of a log: the first, and the one after the last that a consumer may read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LogBounds {
-    pub first: i64,
-    pub end: i64,
 }
 
 /// Reads partitions of one topic.
@@ -252,8 +245,7 @@ impl IntakeReader {
             Ok(answer) => answer,
             Err(error) => {
                 self.watch.clear();
-                let (topic, reason) = (self.topic.clone(), chain(&error));
-                return Err(IntakeError::Unanswered { topic, reason });
+                return Err(self.untold(&error));
             }
         };
         let Some(found) = answer.partitions else {
@@ -265,15 +257,23 @@ impl IntakeReader {
             self.outdate(stall);
         }
         if found.count > self.known_count {
-            // The client itself would learn of new partitions minutes later.
-            let topic = self.topic.clone();
-            let look = move |consumer: &BaseConsumer<IntakeContext>| {
-                consumer.fetch_metadata(Some(topic.as_str()), DEADLINE).map(drop)
-            };
-            self.ask(look).await?;
+            self.learn_partitions().await?;
             self.known_count = found.count;
         }
         Ok(Some(found))
+    }
+
+    /// Has the client itself learn of new partitions, which it would do minutes later.
+    async fn learn_partitions(&self) -> Result<(), IntakeError> {
+        let (consumer, topic) = (Arc::clone(&self.consumer), self.topic.clone());
+        let look = move || consumer.fetch_metadata(Some(topic.as_str()), DEADLINE).map(drop);
+        match tokio::task::spawn_blocking(look).await {
+            Ok(looked) => looked.map_err(|error| self.unanswered(&error)),
+            Err(_panicked) => {
+                let reason = "the question panicked".to_owned();
+                Err(IntakeError::Unanswered { topic: self.topic.clone(), reason })
+            }
+        }
     }
 
     /// Marks the reader as outdated: see [`Self::is_outdated`].
@@ -282,13 +282,10 @@ impl IntakeReader {
         tracing::warn!(topic = %self.topic, %stall, "replacing the reader of an intake topic");
     }
 
+    /// Returns the bounds of a partition's log.
     pub async fn bounds(&self, partition: i32) -> Result<LogBounds, IntakeError> {
-        let topic = self.topic.clone();
-        let ask = move |consumer: &BaseConsumer<IntakeContext>| {
-            let (first, end) = consumer.fetch_watermarks(topic.as_str(), partition, DEADLINE)?;
-            Ok(LogBounds { first, end })
-        };
-        self.ask(ask).await
+        let bounds = self.ends_client.bounds(&self.topic, partition).await;
+        bounds.map_err(|error| self.untold(&error))
     }
 
     /// Returns the offset of the first record with a later timestamp than `at`.
@@ -297,35 +294,12 @@ impl IntakeReader {
         partition: i32,
         at: Timestamp,
     ) -> Result<Option<i64>, IntakeError> {
-        let topic = self.topic.clone();
-        let ask = move |consumer: &BaseConsumer<IntakeContext>| {
-            let mut list = TopicPartitionList::new();
-            let time = Offset::Offset(at.as_millis().saturating_add(1));
-            list.add_partition_offset(topic.as_str(), partition, time)?;
-            let found = consumer.offsets_for_times(list, DEADLINE)?;
-            let found = found.find_partition(topic.as_str(), partition);
-            match found.as_ref().map(|element| (element.error(), element.offset())) {
-                Some((Ok(()), Offset::Offset(offset))) => Ok(Some(offset)),
-                Some((Err(error), _)) => Err(error),
-                Some((Ok(()), _)) | None => Ok(None),
-            }
-        };
-        self.ask(ask).await
+        let offset = self.ends_client.first_after(&self.topic, partition, at).await;
+        offset.map_err(|error| self.untold(&error))
     }
 
-    async fn ask<T: Send + 'static>(
-        &self,
-        ask: impl FnOnce(&BaseConsumer<IntakeContext>) -> Result<T, KafkaError> + Send + 'static,
-    ) -> Result<T, IntakeError> {
-        let consumer = Arc::clone(&self.consumer);
-        match tokio::task::spawn_blocking(move || ask(&consumer)).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(self.unanswered(&error)),
-            Err(_panicked) => {
-                let reason = "the question panicked".to_owned();
-                Err(IntakeError::Unanswered { topic: self.topic.clone(), reason })
-            }
-        }
+    fn untold(&self, error: &EndsError) -> IntakeError {
+        IntakeError::Unanswered { topic: self.topic.clone(), reason: chain(error) }
     }
 
     fn unanswered(&self, error: &KafkaError) -> IntakeError {

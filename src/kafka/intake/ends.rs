@@ -1,4 +1,4 @@
-//! Asks Kafka for the partitions of topics that other clients read, and for the ends of their logs.
+//! Asks Kafka for the partitions of topics that other clients read, and for offsets in their logs.
 //!
 //! librdkafka ends the connection of a question that has no answer in time, with the records that
 //! it is receiving there. So these questions have a client of their own.
@@ -17,7 +17,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use thiserror::Error;
 
 use crate::clock;
-use crate::domain::{Monotonic, TopicName};
+use crate::domain::{Monotonic, Timestamp, TopicName};
 use crate::kafka::context::QuietContext;
 use crate::kafka::{ClientError, KafkaSettings};
 
@@ -53,6 +53,13 @@ pub struct FoundPartitions {
     pub with_leader: BTreeSet<i32>,
 }
 
+/// The offsets of a log: the first, and the one after the last that a consumer may read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogBounds {
+    pub first: i64,
+    pub end: i64,
+}
+
 /// The answers of Kafka about a topic.
 #[derive(Debug)]
 pub struct TopicEnds {
@@ -72,23 +79,23 @@ struct MadeClient {
     has_answered: bool,
     /// The time of the first question without an answer since the last answer.
     silent_since: Option<Monotonic>,
-    /// The time of the first answer without ends since the last one with ends.
-    without_ends_since: Option<Monotonic>,
+    /// The time of the first question about offsets that failed since the last answer with offsets.
+    without_offsets_since: Option<Monotonic>,
 }
 
 impl MadeClient {
     const fn new(version: u64, client: Arc<AskingConsumer>) -> Self {
-        let (silent_since, without_ends_since) = (None, None);
-        Self { version, client, has_answered: false, silent_since, without_ends_since }
+        let (silent_since, without_offsets_since) = (None, None);
+        Self { version, client, has_answered: false, silent_since, without_offsets_since }
     }
 
     fn note(&mut self, answer: &Result<TopicEnds, EndsError>, now: Monotonic) {
         match answer {
             Ok(TopicEnds { partitions: Some(_), ends: None }) => {
-                self.without_ends_since.get_or_insert(now);
+                self.without_offsets_since.get_or_insert(now);
             }
             Ok(TopicEnds { ends: Some(ends), .. }) if !ends.is_empty() => {
-                self.without_ends_since = None;
+                self.without_offsets_since = None;
             }
             // Nothing was asked about the leader of a partition.
             Ok(_) | Err(EndsError::Refused(_)) => {}
@@ -101,11 +108,24 @@ impl MadeClient {
         (self.has_answered, self.silent_since) = (true, None);
     }
 
+    fn note_offsets<T>(&mut self, answer: &Result<T, EndsError>, now: Monotonic) {
+        match answer {
+            Ok(_) => {
+                (self.has_answered, self.silent_since) = (true, None);
+                self.without_offsets_since = None;
+            }
+            Err(EndsError::Kafka(_)) => {
+                self.without_offsets_since.get_or_insert(now);
+            }
+            Err(_) => {}
+        }
+    }
+
     /// Returns true when the client may have lost the leaders of partitions, or all brokers.
     fn is_lost(&self, now: Monotonic) -> bool {
         let silent_max = if self.has_answered { UNANSWERED_MAX } else { FIRST_ANSWER_MAX };
         self.silent_since.is_some_and(|at| now.since(at) >= silent_max)
-            || self.without_ends_since.is_some_and(|at| now.since(at) >= UNANSWERED_MAX)
+            || self.without_offsets_since.is_some_and(|at| now.since(at) >= UNANSWERED_MAX)
     }
 }
 
@@ -139,15 +159,55 @@ impl EndsClient {
         topic: &TopicName,
         partitions: Vec<i32>,
     ) -> Result<TopicEnds, EndsError> {
-        let (asker, topic) = (self.clone(), topic.clone());
+        let topic = topic.clone();
+        let question = move |client: &_| answer_of(client, &topic, &partitions);
+        self.answer(question, MadeClient::note).await
+    }
+
+    /// Asks Kafka for the bounds of a partition's log. Takes twice [`DEADLINE`] at most.
+    ///
+    /// # Errors
+    /// When Kafka does not answer or refuses, or the settings are wrong.
+    pub async fn bounds(&self, topic: &TopicName, partition: i32) -> Result<LogBounds, EndsError> {
+        let topic = topic.clone();
+        let question = move |client: &AskingConsumer| {
+            let (first, end) = client.fetch_watermarks(topic.as_str(), partition, DEADLINE)?;
+            Ok(LogBounds { first, end })
+        };
+        self.answer(question, MadeClient::note_offsets).await
+    }
+
+    /// Asks Kafka for the offset of a partition's first record with a later timestamp than `at`.
+    /// Returns `None` when there is none. Takes twice [`DEADLINE`] at most.
+    ///
+    /// # Errors
+    /// When Kafka does not answer or refuses, or the settings are wrong.
+    pub async fn first_after(
+        &self,
+        topic: &TopicName,
+        partition: i32,
+        at: Timestamp,
+    ) -> Result<Option<i64>, EndsError> {
+        let topic = topic.clone();
+        let question = move |client: &_| first_after(client, &topic, partition, at);
+        self.answer(question, MadeClient::note_offsets).await
+    }
+
+    /// Asks on a thread for blocking work, and notes whether there was an answer.
+    async fn answer<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&AskingConsumer) -> Result<T, EndsError> + Send + 'static,
+        note: fn(&mut MadeClient, &Result<T, EndsError>, Monotonic),
+    ) -> Result<T, EndsError> {
+        let asker = self.clone();
         let asking = tokio::task::spawn_blocking(move || {
             let client = asker.client()?;
-            let answer = answer_of(&client, &topic, &partitions);
+            let answer = question(&client);
             // A poll returns nothing, too, when it has served a line of the log.
             for _event in 0..EVENTS_MAX {
                 drop(client.poll(Duration::ZERO));
             }
-            asker.note(&client, &answer);
+            asker.note(&client, |made, now| note(made, &answer, now));
             give_back(client);
             answer
         });
@@ -175,13 +235,13 @@ impl EndsClient {
     }
 
     /// Notes whether Kafka has answered, and forgets a client that gets no answer for long.
-    fn note(&self, client: &Arc<AskingConsumer>, answer: &Result<TopicEnds, EndsError>) {
+    fn note(&self, client: &Arc<AskingConsumer>, note: impl FnOnce(&mut MadeClient, Monotonic)) {
         let mut made = self.made.lock();
         let Some(current) = made.as_mut().filter(|made| Arc::ptr_eq(&made.client, client)) else {
             return;
         };
         let now = clock::monotonic();
-        current.note(answer, now);
+        note(current, now);
         if current.is_lost(now) {
             *made = None;
         }
@@ -244,6 +304,24 @@ fn ends_of(
     Ok(found.elements().iter().filter_map(end_of).collect())
 }
 
+fn first_after(
+    client: &AskingConsumer,
+    topic: &TopicName,
+    partition: i32,
+    at: Timestamp,
+) -> Result<Option<i64>, EndsError> {
+    let mut list = TopicPartitionList::new();
+    let time = Offset::Offset(at.as_millis().saturating_add(1));
+    list.add_partition_offset(topic.as_str(), partition, time)?;
+    let found = client.offsets_for_times(list, DEADLINE)?;
+    let found = found.find_partition(topic.as_str(), partition);
+    match found.as_ref().map(|element| (element.error(), element.offset())) {
+        Some((Ok(()), Offset::Offset(offset))) => Ok(Some(offset)),
+        Some((Err(error), _)) => Err(error.into()),
+        Some((Ok(()), _)) | None => Ok(None),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,5 +366,18 @@ mod tests {
         assert!(!made.is_lost(at(19)) && made.is_lost(at(20)), "no leader was asked");
         made.note(&answer(Some(&[(0, 9)])), at(20));
         assert!(!made.is_lost(at(100)));
+    }
+
+    #[test]
+    fn a_client_without_offsets_for_20_seconds_is_lost_though_kafka_answers() {
+        let mut made = made();
+        let failure = || silence().map(|_| 9);
+        made.note_offsets(&failure(), at(0));
+        made.note(&answer(Some(&[])), at(15));
+        made.note_offsets(&Ok(9), at(19));
+        made.note_offsets(&failure(), at(20));
+        made.note(&answer(Some(&[])), at(30));
+        made.note_offsets(&failure(), at(39));
+        assert!(!made.is_lost(at(39)) && made.is_lost(at(40)));
     }
 }

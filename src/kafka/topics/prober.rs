@@ -41,6 +41,9 @@ const PROBE_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// A client without an answer for this long is replaced. When a starting broker lists no brokers at
 /// all, a client forgets all known brokers and never connects again (librdkafka's issue 5301).
 const RENEW_AFTER: Duration = Duration::from_secs(10);
+/// This client is asked after this time, however many acknowledgements the producers get: they are
+/// clients of their own.
+const PROVE_AFTER: Duration = Duration::from_secs(30);
 /// The deadline of each of the two questions of a look-up. It is longer where answers take longer.
 /// A Kafka that hangs is noticed by it, too.
 const QUESTION_DEADLINE: Duration = Duration::from_millis(1500);
@@ -67,9 +70,7 @@ pub(super) struct Prober {
     probe_topic: Option<TopicName>,
     /// When the last question was answered or given up.
     probed_at: Option<Monotonic>,
-    /// Since when this client has asked without an answer. Answers to the producers do not count,
-    /// because they are clients of their own.
-    unanswered_since: Option<Monotonic>,
+    own_answers: OwnAnswers,
     acknowledged_count: u64,
     /// The version of the operator's properties that the client was made with.
     properties: u64,
@@ -108,7 +109,7 @@ impl Prober {
             opened: HashSet::new(),
             probe_topic: None,
             probed_at: None,
-            unanswered_since: None,
+            own_answers: OwnAnswers::default(),
             acknowledged_count: 0,
             properties,
             ending: None,
@@ -154,17 +155,23 @@ impl Prober {
             tracing::debug!("the properties have changed; creating a new Kafka admin client");
             self.renew();
         }
-        if self.has_new_acknowledgements() && !self.contact.is_in_doubt() {
-            return self.hold();
+        let is_proven = self.has_new_acknowledgements() && !self.contact.is_in_doubt();
+        if is_proven {
+            self.hold();
         }
-        if !self.is_probe_due() {
+        let is_due = if is_proven {
+            self.own_answers.are_due(clock::monotonic())
+        } else {
+            self.is_probe_due()
+        };
+        if !is_due {
             return;
         }
         let topic = self.probe_topic.as_ref().map_or(PROBE_TOPIC, TopicName::as_str);
         let (asked_at, patience) = (clock::monotonic(), self.contact.patience().span());
         match self.admin.inner().fetch_metadata(Some(topic), patience) {
             Ok(metadata) => {
-                self.unanswered_since = None;
+                self.own_answers.heard(clock::monotonic());
                 self.contact
                     .set_patience(KafkaPatience::answered(clock::monotonic().since(asked_at)));
                 // Existing contact is kept: a few unreachable brokers of many are no reason to
@@ -210,7 +217,7 @@ impl Prober {
     /// Records an answer to this client. An answer does not prove contact yet: the bootstrap
     /// address may be the only one reachable from outside.
     fn answered(&mut self) {
-        self.unanswered_since = None;
+        self.own_answers.heard(clock::monotonic());
         if self.contact.is_reachable() {
             self.hold();
         }
@@ -241,9 +248,8 @@ impl Prober {
             self.probed_at = Some(now);
             self.contact.lose(reason);
         }
-        if now.since(*self.unanswered_since.get_or_insert(now)) >= RENEW_AFTER {
+        if self.own_answers.have_ended(now) {
             tracing::debug!("no answer for a long time; creating a new Kafka admin client");
-            self.unanswered_since = None;
             self.renew();
         }
     }
@@ -369,6 +375,7 @@ impl Prober {
                 let previous = std::mem::replace(&mut self.admin, admin);
                 let login = self.login.take();
                 self.end((previous, login));
+                self.own_answers = OwnAnswers::default();
                 self.made_for = patience;
                 self.opened.clear();
             }
@@ -379,6 +386,32 @@ impl Prober {
                 )
             }
         }
+    }
+}
+
+/// The answers to the prober's own client, which say whether it still finds Kafka. Answers to the
+/// producers do not count.
+#[derive(Default, Debug)]
+struct OwnAnswers {
+    last_at: Option<Monotonic>,
+    /// The time of the first question without an answer since the last answer.
+    missing_since: Option<Monotonic>,
+}
+
+impl OwnAnswers {
+    fn heard(&mut self, now: Monotonic) {
+        (self.last_at, self.missing_since) = (Some(now), None);
+    }
+
+    /// Returns true when the client is to be asked although Kafka has acknowledged records: for
+    /// long it was not, or it had no answer.
+    fn are_due(&self, now: Monotonic) -> bool {
+        self.missing_since.is_some() || self.last_at.is_none_or(|at| now.since(at) >= PROVE_AFTER)
+    }
+
+    /// Notes that a question had no answer. Returns true after [`RENEW_AFTER`] of that.
+    fn have_ended(&mut self, now: Monotonic) -> bool {
+        now.since(*self.missing_since.get_or_insert(now)) >= RENEW_AFTER
     }
 }
 
@@ -491,6 +524,20 @@ mod tests {
             "{reason}"
         );
         assert_eq!(reach_one(&[], KafkaPatience::default()), Ok(()), "one that is just starting");
+    }
+
+    #[test]
+    fn a_client_is_asked_each_30_seconds_and_without_answers_it_ends_after_10() {
+        let at = |seconds| Monotonic::from_start(Duration::from_secs(seconds));
+        let mut answers = OwnAnswers::default();
+        assert!(answers.are_due(at(0)), "a new client");
+        answers.heard(at(0));
+        assert!(!answers.are_due(at(29)) && answers.are_due(at(30)));
+        assert!(!answers.have_ended(at(30)) && answers.are_due(at(31)));
+        assert!(!answers.have_ended(at(39)));
+        answers.heard(at(39));
+        assert!(!answers.have_ended(at(45)) && !answers.have_ended(at(54)));
+        assert!(answers.have_ended(at(55)));
     }
 
     #[test]
