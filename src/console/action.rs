@@ -1,6 +1,7 @@
 //! The calls of the REST API that change something, each with a page that asks first.
 
 pub mod outcome;
+mod verb;
 
 use std::collections::BTreeMap;
 
@@ -9,6 +10,9 @@ use serde_json::{Value, json};
 
 use super::format::{grouped, is_true, number, path, with_query};
 use super::frame::{Answered, Page, Reader, Section, csrf, facts, nothing, sample, task_path};
+use crate::domain::topic::policy::REASON_BYTES_MAX;
+
+pub use self::verb::Verb;
 
 /// A call of the REST API.
 #[derive(Clone, PartialEq, Debug)]
@@ -71,101 +75,6 @@ impl Fields {
     }
 }
 
-/// The kinds of actions.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verb {
-    Cancel,
-    Redrive,
-    Drop,
-    RedriveMany,
-    DropMany,
-    Pause,
-    Resume,
-    Trigger,
-    PauseTopic,
-    ResumeTopic,
-}
-
-impl Verb {
-    const ALL: [Self; 10] = [
-        Self::Cancel,
-        Self::Redrive,
-        Self::Drop,
-        Self::RedriveMany,
-        Self::DropMany,
-        Self::Pause,
-        Self::Resume,
-        Self::Trigger,
-        Self::PauseTopic,
-        Self::ResumeTopic,
-    ];
-
-    /// Returns the word in forms.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Cancel => "cancel",
-            Self::Redrive => "redrive",
-            Self::Drop => "drop",
-            Self::RedriveMany => "redrive-many",
-            Self::DropMany => "drop-many",
-            Self::Pause => "pause",
-            Self::Resume => "resume",
-            Self::Trigger => "trigger",
-            Self::PauseTopic => "pause-topic",
-            Self::ResumeTopic => "resume-topic",
-        }
-    }
-
-    const fn title(self) -> &'static str {
-        match self {
-            Self::Cancel => "Cancel this task",
-            Self::Redrive => "Redrive this dead letter",
-            Self::Drop => "Drop this dead letter",
-            Self::RedriveMany => "Redrive dead letters",
-            Self::DropMany => "Drop dead letters",
-            Self::Pause => "Pause this schedule",
-            Self::Resume => "Resume this schedule",
-            Self::Trigger => "Trigger a run of this schedule",
-            Self::PauseTopic => "Pause this topic",
-            Self::ResumeTopic => "Resume this topic",
-        }
-    }
-
-    const fn consequence(self) -> &'static str {
-        match self {
-            Self::Cancel => {
-                "Its record will never be published. A task that is about to be published can no \
-                 longer be cancelled."
-            }
-            Self::Redrive => "It becomes a task that is due now, under its first id.",
-            Self::Drop => "It is deleted, with its key, headers and payload.",
-            Self::RedriveMany => "Each becomes a task that is due now, under its first id.",
-            Self::DropMany => "They are deleted, with their keys, headers and payloads.",
-            Self::Pause => "It makes no runs until it is resumed. Runs that wait are cancelled.",
-            Self::Resume => "It makes runs again, from the next one on.",
-            Self::Trigger => "It makes one run that is due now, besides the regular ones.",
-            Self::PauseTopic => {
-                "Its tasks wait until it is resumed. Submits are accepted meanwhile. Tasks that \
-                 are claimed already still go out."
-            }
-            Self::ResumeTopic => "Its overdue tasks go out at once. Other topics stay on time.",
-        }
-    }
-
-    const fn is_destructive(self) -> bool {
-        matches!(self, Self::Cancel | Self::Drop | Self::DropMany)
-    }
-
-    const fn section(self) -> Section {
-        match self {
-            Self::Cancel => Section::Tasks,
-            Self::Redrive | Self::Drop | Self::RedriveMany | Self::DropMany => Section::Dead,
-            Self::Pause | Self::Resume | Self::Trigger => Section::Schedules,
-            Self::PauseTopic | Self::ResumeTopic => Section::Topics,
-        }
-    }
-}
-
 /// An action on a task, on a topic, on its dead letters, or on a schedule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Action {
@@ -182,6 +91,10 @@ pub struct Action {
     to_topic: String,
     /// The place where an earlier call has ended, or empty.
     cursor: String,
+    /// The new due time of a task, or its delay from now on, or empty.
+    due: String,
+    /// The reason for the pause of a topic, or empty.
+    reason: String,
 }
 
 impl Action {
@@ -189,10 +102,10 @@ impl Action {
     pub fn read(fields: &Fields) -> Option<Self> {
         let verb = Verb::ALL.into_iter().find(|verb| verb.name() == fields.get("action"))?;
         let name = fields.exact("name").to_owned();
-        let [id, topic, due_from, due_to, to_topic, cursor] =
-            ["id", "topic", "due_from", "due_to", "to_topic", "cursor"]
+        let [id, topic, due_from, due_to, to_topic, cursor, due, reason] =
+            ["id", "topic", "due_from", "due_to", "to_topic", "cursor", "due", "reason"]
                 .map(|name| fields.get(name).to_owned());
-        Some(Self { verb, id, topic, name, due_from, due_to, to_topic, cursor })
+        Some(Self { verb, id, topic, name, due_from, due_to, to_topic, cursor, due, reason })
     }
 
     /// Makes an action on one task.
@@ -221,10 +134,12 @@ impl Action {
             due_to: none(),
             to_topic: none(),
             cursor: none(),
+            due: none(),
+            reason: none(),
         }
     }
 
-    fn fields(&self) -> [(&'static str, &str); 8] {
+    fn fields(&self) -> [(&'static str, &str); 10] {
         [
             ("action", self.verb.name()),
             ("id", &self.id),
@@ -234,28 +149,34 @@ impl Action {
             ("due_to", &self.due_to),
             ("to_topic", &self.to_topic),
             ("cursor", &self.cursor),
+            ("due", &self.due),
+            ("reason", &self.reason),
         ]
+    }
+
+    /// Returns false while the action lacks a value that its call needs.
+    fn is_complete(&self) -> bool {
+        self.verb != Verb::Move || !self.due.is_empty()
     }
 
     /// Returns the call of the API.
     pub fn call(&self) -> Call {
+        let of_task = || path(&["v1", "tasks", &self.id]);
         let of_dead = |verb| path(&["v1", "dead", &self.id, verb]);
         let of_schedule = |verb| path(&["v1", "schedules", &self.topic, &self.name, verb]);
         let of_topic = |verb| path(&["v1", "topics", &self.topic, verb]);
         let (method, path, body) = match self.verb {
-            Verb::Cancel => ("DELETE", path(&["v1", "tasks", &self.id]), None),
-            Verb::Redrive => {
-                let to_topic = Some(&self.to_topic).filter(|to_topic| !to_topic.is_empty());
-                let body = to_topic.map(|to_topic| json!({ "to_topic": to_topic }));
-                ("POST", of_dead("redrive"), body)
-            }
+            Verb::Move => ("PATCH", of_task(), body_of(self.due_member(), &self.due)),
+            Verb::PublishNow => ("PATCH", of_task(), body_of("delay", "0s")),
+            Verb::Cancel => ("DELETE", of_task(), None),
+            Verb::Redrive => ("POST", of_dead("redrive"), body_of("to_topic", &self.to_topic)),
             Verb::Drop => ("DELETE", path(&["v1", "dead", &self.id]), None),
             Verb::RedriveMany => ("POST", path(&["v1", "dead", "redrive"]), Some(self.body(false))),
             Verb::DropMany => ("POST", path(&["v1", "dead", "drop"]), Some(self.body(false))),
             Verb::Pause => ("POST", of_schedule("pause"), None),
             Verb::Resume => ("POST", of_schedule("resume"), None),
             Verb::Trigger => ("POST", of_schedule("trigger"), None),
-            Verb::PauseTopic => ("POST", of_topic("pause"), None),
+            Verb::PauseTopic => ("POST", of_topic("pause"), body_of("reason", &self.reason)),
             Verb::ResumeTopic => ("POST", of_topic("resume"), None),
         };
         Call { method, path, body }
@@ -265,6 +186,14 @@ impl Action {
     pub fn dry_run(&self) -> Option<Call> {
         let is_of_many = matches!(self.verb, Verb::RedriveMany | Verb::DropMany);
         is_of_many.then(|| Call { body: Some(self.body(true)), ..self.call() })
+    }
+
+    /// Returns the member of the body for the new due time. A time begins with a digit and has
+    /// hyphens in its date. No valid delay has both.
+    fn due_member(&self) -> &'static str {
+        let is_time =
+            self.due.starts_with(|first: char| first.is_ascii_digit()) && self.due.contains('-');
+        if is_time { "due_at" } else { "delay" }
     }
 
     fn body(&self, is_dry_run: bool) -> Value {
@@ -299,6 +228,8 @@ impl Action {
             ("Due from", &self.due_from),
             ("Due before", &self.due_to),
             ("To topic", &self.to_topic),
+            ("New due time", &self.due),
+            ("Reason", &self.reason),
         ] {
             if !value.is_empty() {
                 shown.push((term, html! { (value) }));
@@ -310,7 +241,9 @@ impl Action {
     /// Returns the page that the action leads back to.
     fn back(&self) -> String {
         match self.verb {
-            Verb::Cancel | Verb::Redrive | Verb::Drop => task_path(&self.id),
+            Verb::Move | Verb::PublishNow | Verb::Cancel | Verb::Redrive | Verb::Drop => {
+                task_path(&self.id)
+            }
             Verb::RedriveMany | Verb::DropMany => {
                 with_query(Section::Dead.path(), &[("topic", &self.topic)])
             }
@@ -325,19 +258,34 @@ impl Action {
 
     fn form(&self, reader: &Reader, label: &str) -> Markup {
         let class = if self.verb.is_destructive() { "danger" } else { "primary" };
+        let takes_reason = self.verb == Verb::PauseTopic;
+        let fields = self.fields();
+        let hidden = fields
+            .iter()
+            .filter(|(name, value)| !value.is_empty() && (*name != "reason" || !takes_reason));
         html! {
             form method="post" action="/console/act" {
                 (csrf(reader))
-                @for (name, value) in self.fields().iter().filter(|(_, value)| !value.is_empty()) {
+                @for (name, value) in hidden {
                     input type="hidden" name=(name) value=(value);
                 }
+                @if takes_reason { (reason_input(self)) }
                 div.actions {
                     button.(class) type="submit" { (label) }
-                    a.button href=(self.back()) { "Back" }
+                    (self.back_link())
                 }
             }
         }
     }
+
+    fn back_link(&self) -> Markup {
+        html! { a.button href=(self.back()) { "Back" } }
+    }
+}
+
+/// Returns a body with one member, or no body for an empty value.
+fn body_of(name: &str, value: &str) -> Option<Value> {
+    (!value.is_empty()).then(|| json!({ name: value }))
 }
 
 /// Returns the page that asks before an action. `counted` is the answer of its dry run.
@@ -356,16 +304,18 @@ pub fn confirm(action: &Action, reader: &Reader, counted: Option<&Answered>) -> 
             }
         },
     };
-    let can_go_on = counted.is_none_or(|counted| counted.is_ok());
+    let can_go_on = action.is_complete() && counted.is_none_or(|counted| counted.is_ok());
     let body = html! {
         h1 { (title) "?" }
         (action.object())
         @if action.dry_run().is_some() { (range_form(action)) }
-        @if action.verb == Verb::Redrive { (target_form(action)) }
+        @if action.verb == Verb::Redrive { (value_form(action, &target_input(action), "Change")) }
+        @if action.verb == Verb::Move { (value_form(action, &due_input(action), "Set")) }
         (counts)
         p { (action.verb.consequence()) }
         @if can_go_on { (action.form(reader, title)) }
-        (sample(&action.call().curl()))
+        @else { div.actions { (action.back_link()) } }
+        @if action.is_complete() { (sample(&action.call().curl())) }
     };
     Page { section: action.verb.section(), title: title.to_owned(), body, is_live: false }
 }
@@ -387,14 +337,14 @@ fn range_form(action: &Action) -> Markup {
     }
 }
 
-/// Writes the form that sends a dead letter to another topic.
-fn target_form(action: &Action) -> Markup {
+/// Writes the form that sets a value of an action on one task. The page then shows its call.
+fn value_form(action: &Action, input: &Markup, label: &str) -> Markup {
     html! {
         form.inline method="get" action="/console/confirm" {
             input type="hidden" name="action" value=(action.verb.name());
             input type="hidden" name="id" value=(action.id);
-            (target_input(action))
-            button type="submit" { "Change" }
+            (input)
+            button type="submit" { (label) }
         }
     }
 }
@@ -403,6 +353,25 @@ fn target_input(action: &Action) -> Markup {
     html! {
         label for="to_topic" { "to another topic" }
         input #to_topic name="to_topic" value=(action.to_topic) placeholder="the same topic";
+    }
+}
+
+fn due_input(action: &Action) -> Markup {
+    html! {
+        label for="due" { "New due time" }
+        input #due name="due" value=(action.due) required autocomplete="off" spellcheck="false"
+            size="30" placeholder="2026-11-26T12:00:00Z, or 2h";
+    }
+}
+
+/// Writes the field for a reason, whose limit in bytes the API checks.
+fn reason_input(action: &Action) -> Markup {
+    html! {
+        div.inline {
+            label for="reason" { "Reason" }
+            input #reason name="reason" value=(action.reason) maxlength=(REASON_BYTES_MAX)
+                size="40" autocomplete="off" placeholder="optional, for people";
+        }
     }
 }
 
@@ -436,7 +405,9 @@ mod tests {
     #[test]
     fn each_action_is_the_call_that_it_names() {
         for (pairs, method, path) in [
-            (&[("action", "cancel"), ("id", "i")][..], "DELETE", "/v1/tasks/i"),
+            (&[("action", "move"), ("id", "i"), ("due", "2h")][..], "PATCH", "/v1/tasks/i"),
+            (&[("action", "publish-now"), ("id", "i")], "PATCH", "/v1/tasks/i"),
+            (&[("action", "cancel"), ("id", "i")], "DELETE", "/v1/tasks/i"),
             (&[("action", "redrive"), ("id", "i")], "POST", "/v1/dead/i/redrive"),
             (&[("action", "drop"), ("id", "../x")], "DELETE", "/v1/dead/..%2Fx"),
             (&[("action", "redrive-many"), ("topic", "t")], "POST", "/v1/dead/redrive"),
@@ -468,7 +439,7 @@ mod tests {
             assert_eq!((call.method, call.path.as_str()), (method, path));
         }
         assert_eq!(read(&[("action", "submit")]), None);
-        assert_eq!(Verb::ALL.len(), 10, "each of them has its line above");
+        assert_eq!(Verb::ALL.len(), 12, "each of them has its line above");
     }
 
     #[test]
@@ -512,6 +483,52 @@ mod tests {
         }
         let drop = read(&[("action", "drop-many"), ("topic", "t"), ("to_topic", "x")]).unwrap();
         assert_eq!(drop.call().body, Some(json!({ "topic": "t" })));
+    }
+
+    #[test]
+    fn a_task_moves_to_a_time_or_by_a_delay() {
+        for (due, member) in [
+            ("2030-01-31T09:30:00+01:00", "due_at"),
+            ("2030-01-31T09:30[Europe/Berlin]", "due_at"),
+            (" 1h 30m ", "delay"),
+            ("PT30M", "delay"),
+            ("-5m", "delay"),
+            ("PT-5M", "delay"),
+        ] {
+            let action = read(&[("action", "move"), ("id", "i"), ("due", due)]).unwrap();
+            let due = due.trim();
+            assert_eq!(action.call().body, Some(json!({ member: due })));
+            let page = confirm(&action, &reader(), None).body.into_string();
+            let hidden = format!(r#"type="hidden" name="due" value="{due}""#);
+            for part in [hidden.as_str(), "-X PATCH", "/console/act", "<dt>New due time</dt>"] {
+                assert!(page.contains(part), "{part} is missing in {page}");
+            }
+        }
+        let now = Action::on_task(Verb::PublishNow, "i").call();
+        assert_eq!(now.body, Some(json!({ "delay": "0s" })));
+    }
+
+    #[test]
+    fn a_move_without_a_due_time_is_not_offered() {
+        let page = confirm(&Action::on_task(Verb::Move, "i"), &reader(), None).body.into_string();
+        for part in [r#"id="due""#, r#"name="id" value="i""#, r#"href="/console/tasks/i""#] {
+            assert!(page.contains(part), "{part} is missing in {page}");
+        }
+        assert!(!page.contains("/console/act") && !page.contains("curl"), "{page}");
+    }
+
+    #[test]
+    fn a_topic_is_paused_for_a_reason_or_for_none() {
+        let pause = [("action", "pause-topic"), ("topic", "t")];
+        let silent = read(&pause).unwrap();
+        assert_eq!(silent.call().body, None);
+        let page = confirm(&silent, &reader(), None).body.into_string();
+        assert!(page.contains(r#"id="reason""#) && !page.contains("<dt>Reason</dt>"), "{page}");
+        let told = read(&[&pause[..], &[("reason", " it's <b> ")]].concat()).unwrap();
+        assert_eq!(told.call().body, Some(json!({ "reason": "it's <b>" })));
+        let page = confirm(&told, &reader(), None).body.into_string();
+        assert!(page.contains("<dt>Reason</dt><dd>it's &lt;b&gt;</dd>"), "{page}");
+        assert_eq!(page.matches(r#"name="reason""#).count(), 1, "the field is there once: {page}");
     }
 
     #[test]

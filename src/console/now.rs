@@ -8,6 +8,7 @@ use super::action::Call;
 use super::format::{figure, grouped, is_true, items, moment_from, number, span, text};
 use super::frame::{Answered, Page, Section, escaped, facts, sample, table, topic_links};
 use super::rates::{Rates, Sample};
+use super::tasks::or_dash;
 use crate::domain::Timestamp;
 
 /// A backlog whose oldest task is overdue for longer than this many seconds is not normal.
@@ -22,6 +23,7 @@ pub fn page(cluster: &Answered, metrics: Option<(&Sample, &Rates)>, requires_por
                 (verdict(cluster))
                 @if let Some((latest, rates)) = metrics { (figures(cluster, latest, rates)) }
                 (unavailable(cluster))
+                (paused(cluster))
                 (nodes(cluster))
                 (sample(&Call::get("/v1/cluster").curl()))
             },
@@ -55,9 +57,19 @@ fn troubles(cluster: &Value) -> Vec<String> {
     for missing in items(cluster, "missing") {
         troubles.push(format!("{}: {}", text(missing, "what"), text(missing, "why")));
     }
-    let topics = items(cluster, "unavailable_topics").len();
-    if topics > 0 {
-        troubles.push(format!("{topics} topics take no records"));
+    for degraded in items(cluster, "degraded") {
+        let (what, why) = (text(degraded, "what"), text(degraded, "why"));
+        troubles.push(format!("this node goes on without {what}: {why}"));
+    }
+    match items(cluster, "unavailable_topics").len() {
+        0 => {}
+        1 => troubles.push("1 topic takes no records".to_owned()),
+        count => troubles.push(format!("{count} topics take no records")),
+    }
+    match items(cluster, "paused_topics").len() {
+        0 => {}
+        1 => troubles.push("1 topic is paused".to_owned()),
+        count => troubles.push(format!("{count} topics are paused")),
     }
     for node in items(cluster, "nodes") {
         let standing = text(node, "standing");
@@ -156,6 +168,27 @@ fn unavailable(cluster: &Value) -> Markup {
     }
 }
 
+fn paused(cluster: &Value) -> Markup {
+    let (topics, now) = (items(cluster, "paused_topics"), now_of(cluster));
+    let rows = html! {
+        @for topic in topics {
+            tr {
+                th scope="row" { (text(topic, "topic")) }
+                td { (moment_from(text(topic, "since"), now)) }
+                td { (or_dash(text(topic, "reason"))) }
+                td { (or_dash(text(topic, "by"))) }
+                td { (topic_links(text(topic, "topic"))) }
+            }
+        }
+    };
+    html! {
+        @if !topics.is_empty() {
+            h2 { "Paused topics" }
+            (table("Topics that are paused", &["Topic", "Since", "Reason", "By", "Pages"], &rows))
+        }
+    }
+}
+
 fn nodes(cluster: &Value) -> Markup {
     let (now, own) = (now_of(cluster), text(cluster, "node"));
     let all = number(cluster, "shard_count");
@@ -200,7 +233,7 @@ mod tests {
                        "heartbeat_age_ms": 500, "shards": [1, 2], "version": "0.1.0",
                        "started_at": "2030-01-31T09:00:00Z", "address": "http://a"}],
             "backlog": {"count": 0, "exact": true, "oldest_due_at": null},
-            "unavailable_topics": [], "missing": [],
+            "unavailable_topics": [], "paused_topics": [], "missing": [], "degraded": [],
         })
     }
 
@@ -219,6 +252,12 @@ mod tests {
                 "&lt;u&gt;",
             ),
             ("/throttled", json!(true), "quota"),
+            ("/degraded", json!([{"what": "etcd", "why": "away"}]), "goes on without etcd: away"),
+            (
+                "/paused_topics",
+                json!([{"topic": "<i>", "since": "2030-01-31T08:30:00Z", "reason": "<u>"}]),
+                "1 topic is paused",
+            ),
         ] {
             let mut cluster = cluster();
             *cluster.pointer_mut(pointer).unwrap() = value;

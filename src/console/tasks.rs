@@ -20,25 +20,39 @@ const LIMIT: &str = "50";
 const SHOWN_BYTES_MAX: usize = 16 << 10;
 
 /// The list that a reader asks for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct Listed<'a> {
     pub topic: &'a str,
+    /// The key of the tasks, or empty. The API takes a key or a prefix of names, with a topic.
+    pub key: &'a str,
+    /// The beginning of the tasks' names, or empty.
+    pub name_prefix: &'a str,
+    /// A range of due times, as the API reads them, or empty.
+    pub due_from: &'a str,
+    pub due_to: &'a str,
     /// The state of the tasks, or empty.
     pub state: &'a str,
     /// The end of the page before, or empty.
     pub cursor: &'a str,
 }
 
-impl Listed<'_> {
+impl<'a> Listed<'a> {
     /// Returns the call of the page.
     pub fn call(&self) -> Call {
-        let pairs = [
+        let page = [("limit", LIMIT), ("cursor", self.cursor)];
+        Call::get(&with_query("/v1/tasks", &[&self.filters()[..], &page[..]].concat()))
+    }
+
+    /// Returns the filters by their names, which are the same in the API and in the form.
+    const fn filters(&self) -> [(&'static str, &'a str); 6] {
+        [
             ("topic", self.topic),
+            ("key", self.key),
+            ("name_prefix", self.name_prefix),
+            ("due_from", self.due_from),
+            ("due_to", self.due_to),
             ("state", self.state),
-            ("limit", LIMIT),
-            ("cursor", self.cursor),
-        ];
-        Call::get(&with_query("/v1/tasks", &pairs))
+        ]
     }
 }
 
@@ -82,16 +96,20 @@ fn forms(listed: Listed<'_>, name: &str) -> Markup {
             input #id name="id" size="38" autocomplete="off" spellcheck="false";
             button type="submit" { "Look up" }
         }
-        form.inline method="get" action=(Section::Tasks.path()) {
-            label for="topic" { "Topic" }
-            input #topic name="topic" value=(listed.topic) autocomplete="off" spellcheck="false";
-            label for="name" { "Name" }
-            input #name name="name" value=(name) autocomplete="off" spellcheck="false";
-            label for="state" { "State" }
-            select #state name="state" {
-                @for state in STATES {
-                    option value=(state) selected[state == listed.state] {
-                        @if state.is_empty() { "any pending" } @else { (state) }
+        form.fields method="get" action=(Section::Tasks.path()) role="search" {
+            (field("Topic", ("topic", listed.topic), ""))
+            (field("Name", ("name", name), ""))
+            (field("Name begins with", ("name_prefix", listed.name_prefix), ""))
+            (field("Key", ("key", listed.key), ""))
+            (field("Due from", ("due_from", listed.due_from), "2026-11-26T12:00Z"))
+            (field("Due before", ("due_to", listed.due_to), "2026-11-27T00:00Z"))
+            div {
+                label for="state" { "State" }
+                select #state name="state" {
+                    @for state in STATES {
+                        option value=(state) selected[state == listed.state] {
+                            @if state.is_empty() { "any pending" } @else { (state) }
+                        }
                     }
                 }
             }
@@ -99,7 +117,20 @@ fn forms(listed: Listed<'_>, name: &str) -> Markup {
         }
         p.quiet {
             "With a name: that one task, also a finished one. Without: the pending tasks of the "
-            "topic, or of all topics."
+            "topic, or of all topics. A search by key or by the beginning of names needs the "
+            "topic. Give only one of the two."
+        }
+    }
+}
+
+/// Writes a text field of a form under its label.
+fn field(label: &str, (name, value): (&str, &str), placeholder: &str) -> Markup {
+    let placeholder = Some(placeholder).filter(|placeholder| !placeholder.is_empty());
+    html! {
+        div {
+            label for=(name) { (label) }
+            input id=(name) name=(name) value=(value) placeholder=[placeholder]
+                autocomplete="off" spellcheck="false";
         }
     }
 }
@@ -118,7 +149,7 @@ fn tasks(listed: Listed<'_>, page: &Value, now: Option<Timestamp>) -> Markup {
         }
     };
     let cursor = text(page, "cursor");
-    let pairs = [("topic", listed.topic), ("state", listed.state), ("cursor", cursor)];
+    let pairs = [&listed.filters()[..], &[("cursor", cursor)]].concat();
     html! {
         @if items(page, "tasks").is_empty() {
             p {
@@ -209,7 +240,7 @@ fn about(task: &Value, now: Option<Timestamp>) -> Markup {
 fn actions(task: &Value) -> Markup {
     let id = text(task, "id");
     let verbs: &[Verb] = match text(task, "state") {
-        "scheduled" => &[Verb::Cancel],
+        "scheduled" => &[Verb::Move, Verb::PublishNow, Verb::Cancel],
         "dead" => &[Verb::Redrive, Verb::Drop],
         _ => &[],
     };
@@ -404,7 +435,9 @@ mod tests {
         let task = json!({"id": "i", "topic": "t", "state": "scheduled", "redacted": true});
         let text = one(&task, None).body.into_string();
         assert!(text.contains("hidden") && text.contains("read-payload"), "{text}");
-        assert!(text.contains("action=cancel&amp;id=i"), "{text}");
+        for verb in ["move", "publish-now", "cancel"] {
+            assert!(text.contains(&format!("action={verb}&amp;id=i")), "{verb}: {text}");
+        }
     }
 
     #[test]
@@ -417,10 +450,38 @@ mod tests {
     #[test]
     fn a_list_is_escaped_and_goes_on() {
         let page = Ok(json!({"tasks": [task()], "cursor": "next+1"}));
-        let listed = Listed { topic: HOSTILE, state: "awaiting", cursor: "" };
+        let listed = Listed { topic: HOSTILE, state: "awaiting", ..Listed::default() };
         let text = list(listed, (HOSTILE, None), Some(&page), None).body.into_string();
         assert!(!text.contains("<img") && text.contains("cursor=next%2B1"), "{text}");
         assert!(text.contains(r#"<option value="awaiting" selected>"#), "{text}");
         assert!(listed.call().path.contains("&state=awaiting&limit=50"));
+    }
+
+    #[test]
+    fn a_search_keeps_its_filters_on_the_next_page() {
+        let listed = Listed {
+            topic: "t",
+            key: " k&1",
+            name_prefix: "order-",
+            due_from: "2030-01-31T09:30:00+01:00",
+            due_to: "2030-02-01T00:00Z",
+            state: "scheduled",
+            cursor: "",
+        };
+        let filters = "?topic=t&key=%20k%261&name_prefix=order-\
+                       &due_from=2030-01-31T09%3A30%3A00%2B01%3A00&due_to=2030-02-01T00%3A00Z\
+                       &state=scheduled";
+        assert_eq!(listed.call().path, format!("/v1/tasks{filters}&limit=50"));
+        let page = Ok(json!({"tasks": [], "cursor": "next"}));
+        let text = list(listed, ("", None), Some(&page), None).body.into_string();
+        let next = format!("/console/tasks{filters}&cursor=next").replace('&', "&amp;");
+        assert!(text.contains(&next), "{text}");
+        for field in [
+            r#"id="key" name="key" value=" k&amp;1""#,
+            r#"id="name_prefix" name="name_prefix" value="order-""#,
+            r#"id="due_to" name="due_to" value="2030-02-01T00:00Z" placeholder="#,
+        ] {
+            assert!(text.contains(field), "{field} is missing in {text}");
+        }
     }
 }

@@ -12,7 +12,7 @@ use crate::access::Principal;
 use crate::access::permit::{BulkPermit, CancelManyPermit, Right};
 use crate::domain::schedule::timing::SpecificationError;
 use crate::domain::schedule::{RevisionCondition, Schedule};
-use crate::domain::topic::policy::{StoredTopic, TopicChanged};
+use crate::domain::topic::policy::{Pause, StoredTopic, TopicChanged};
 use crate::domain::{
     Backlog, Choice, Cursor, Expiry, NodeId, PrincipalName, Record, ScheduleName, Selection, Shard,
     TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Tracking,
@@ -430,16 +430,21 @@ pub struct ClusterView {
     /// Overdue tasks that are not claimed, over all shards. They are counted up to a limit.
     pub backlog: Option<Backlog>,
     /// Topics that take no records of this node. The longest unavailable one comes first, at most
-    /// [`UNAVAILABLE_SHOWN_MAX`].
+    /// [`TOPICS_SHOWN_MAX`].
     pub unavailable_topics: Vec<UnavailableTopic>,
     /// Brokers delay this node's records because of a quota.
     pub is_throttled: bool,
+    /// The topics that are paused. The pause that has lasted longest comes first, at most
+    /// [`TOPICS_SHOWN_MAX`].
+    pub paused_topics: Vec<(TopicName, Pause)>,
     /// The requirements that this node lacks to be ready.
     pub missing: Vec<NotReady>,
+    /// What this node lacks, and goes on without: etcd, once it was reached.
+    pub degraded: Vec<NotReady>,
 }
 
 /// Further topics are counted, but not shown.
-pub const UNAVAILABLE_SHOWN_MAX: usize = 100;
+pub const TOPICS_SHOWN_MAX: usize = 100;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnavailableTopic {

@@ -89,6 +89,16 @@ async function enter(page, label) {
   await Promise.all([page.waitForNavigation({ waitUntil: "load" }), page.keyboard.press("Enter")]);
 }
 
+/** Takes a step of an action: fills a field in, or presses a button or a link by its text. */
+async function take(page, step) {
+  if (typeof step === "string") {
+    await enter(page, step);
+  } else {
+    await tabTo(page, step.field);
+    await page.keyboard.type(step.value);
+  }
+}
+
 async function expectText(page, text) {
   const shown = await page.evaluate(() => document.body.innerText);
   if (!shown.includes(text)) fault(page.url(), `“${text}” is not shown, but: ${shown}`);
@@ -173,11 +183,11 @@ async function run() {
     await shot.close();
   }
 
-  for (const { path, labels, says } of plan.actions) {
+  for (const { path, steps, says } of plan.actions) {
     await open(page, path);
-    for (const label of labels) await enter(page, label);
+    for (const step of steps) await take(page, step);
     await expectText(page, says);
-    await check(page, `after ${labels.join(", ")}`);
+    await check(page, `after ${steps.map((step) => step.value ?? step).join(", ")}`);
   }
 
   await open(page, plan.twice.path);

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::support::{Api, Cluster, Node, eventually_some, now_ms};
 use crate::tokens::{AuthFile, run, text};
 
-/// A browser starts, and opens some fifty pages.
+/// A browser starts, and opens some eighty pages.
 const DEADLINE: Duration = Duration::from_secs(480);
 const MINUTE_MS: i64 = 60_000;
 const DAY_MS: i64 = 24 * 60 * MINUTE_MS;
@@ -32,8 +32,9 @@ async fn create(cluster: &Cluster, topic: &str, settings: &[(&str, &str)]) {
     cluster.create_topic(topic, settings).await;
 }
 
-/// Submits tasks over the next two hours and the next days, in waves.
-async fn fill(api: &Api) -> Uuid {
+/// Submits tasks over the next two hours and the next days, in waves. Returns the ids of order-17
+/// and order-18.
+async fn fill(api: &Api) -> (Uuid, Uuid) {
     let now = now_ms();
     let at = |due_at: i64, n: i64| json!({"topic": TOPIC, "due_at": due_at, "payload": {"n": n}});
     let minutes = (0..120).flat_map(|minute| {
@@ -48,11 +49,13 @@ async fn fill(api: &Api) -> Uuid {
         let batch = json!({ "tasks": tasks }).to_string();
         assert_eq!(api.post("/v1/tasks/batch", batch).await.status, 200);
     }
-    let named = json!({
-        "topic": TOPIC, "delay": "3h", "name": "order-17", "key": "order-17",
-        "headers": {"source": "checkout"}, "payload": {"remind": "order-17", "by": "mail"},
-    });
-    api.submit(&named).await.id
+    let named = |name: &str| {
+        json!({
+            "topic": TOPIC, "delay": "3h", "name": name, "key": name,
+            "headers": {"source": "checkout"}, "payload": {"remind": name, "by": "mail"},
+        })
+    };
+    (api.submit(&named("order-17")).await.id, api.submit(&named("order-18")).await.id)
 }
 
 /// Makes dead letters: their topic takes smaller records by the time they are due.
@@ -109,30 +112,68 @@ async fn finished(api: &Api) -> Uuid {
     id
 }
 
-fn action(path: String, labels: &[&str], says: &str) -> Value {
-    json!({ "path": path, "labels": labels, "says": says })
+fn action(path: &str, steps: &Value, says: &str) -> Value {
+    json!({ "path": path, "steps": steps, "says": says })
 }
 
-/// Returns the actions that the browser does, each from a page by the labels to press.
-fn actions(task: Uuid, dead: &[Uuid]) -> Vec<Value> {
+/// Returns the step that fills the field of a label in.
+fn given(field: &str, value: &str) -> Value {
+    json!({ "field": field, "value": value })
+}
+
+/// Returns the searches for tasks that the browser does.
+fn searches() -> Vec<Value> {
+    let search = |fields: &[(&str, &str)], says: &str| {
+        let topic = [("Topic", TOPIC)];
+        let fields = topic.iter().chain(fields).map(|(field, value)| given(field, value));
+        let steps: Vec<Value> = fields.chain([json!("Show")]).collect();
+        action("/console/tasks", &json!(steps), says)
+    };
+    // Hundreds of tasks are due before those that are found.
+    let due_from = (now_ms() + 150 * MINUTE_MS).to_string();
+    let due_to = (now_ms() + 200 * MINUTE_MS).to_string();
+    vec![
+        search(&[("Key", "order-17")], "order-17"),
+        search(&[("Name begins with", "order-1")], "order-18"),
+        search(&[("Due from", &due_from), ("Due before", &due_to)], "order-18"),
+        search(
+            &[("Name begins with", "order-1"), ("Due from", &due_to)],
+            "No more tasks are pending here",
+        ),
+        // The name alone leads to the page of the task.
+        search(&[("Name", "order-17")], "will be due"),
+    ]
+}
+
+/// Returns the actions that the browser does, each from a page by its steps: the labels to press,
+/// and the fields to fill in.
+fn actions((task, soon): (Uuid, Uuid), dead: &[Uuid]) -> Vec<Value> {
     let (of_task, of_dead) =
         (|id: Uuid| format!("/console/tasks/{id}"), format!("/console/dead?topic={DEAD_TOPIC}"));
     let schedule = format!("/console/schedules/{TOPIC}/daily-report");
     let topic = format!("/console/topics?topic={TOPIC}");
-    let twice = |path: &str, label, says| action(path.to_owned(), &[label, label], says);
+    let twice = |path: &str, label: &str, says| action(path, &json!([label, label]), says);
+    let move_it = "Move this task";
+    let moved = json!([move_it, given("New due time", "4h"), "Set", move_it]);
+    let reason = "the shop is closed";
+    let pause = "Pause this topic";
+    let paused = json!([pause, given("Reason", reason), pause]);
     // The dead letters may be redriven already, and not dead again yet.
     let redrive = format!("/console/confirm?action=redrive-many&topic={DEAD_TOPIC}");
     vec![
+        action(&of_task(task), &moved, "The task is moved"),
+        twice(&of_task(soon), "Publish this task now", "The task is due now"),
         twice(&of_task(task), "Cancel this task", "The task is cancelled"),
         twice(&of_task(dead[0]), "Redrive this dead letter", "is redriven"),
         twice(&of_task(dead[1]), "Drop this dead letter", "is dropped"),
         twice(&schedule, "Pause this schedule", "is paused"),
         twice(&schedule, "Resume this schedule", "makes runs again"),
         twice(&schedule, "Trigger a run of this schedule", "A run is made"),
-        twice(&topic, "Pause this topic", "The topic is paused"),
+        action(&topic, &paused, "The topic is paused"),
+        action(&topic, &json!([]), reason),
         twice(&topic, "Resume this topic", "published to again"),
         twice(&of_dead, "Drop dead letters", "dead letters are dropped"),
-        action(redrive, &["Redrive dead letters"], "dead letters are redriven"),
+        action(&redrive, &json!(["Redrive dead letters"]), "dead letters are redriven"),
     ]
 }
 
@@ -158,10 +199,11 @@ async fn people_read_and_act_with_a_keyboard_on_a_phone_and_in_the_dark() {
     create(&cluster, DEAD_TOPIC, &[("max.message.bytes", "1000000")]).await;
     let (node, (guarded, token, _auth)) = tokio::join!(cluster.node(), guarded(&cluster));
     let api = node.api();
-    let task = fill(api).await;
+    let (task, soon) = fill(api).await;
     let finished = finished(api).await;
     let dead = dead_letters(&cluster, api, 6).await;
     schedule(api).await;
+    let all = [searches(), actions((task, soon), &dead)].concat();
     let plan = json!({
         "browser": "/usr/bin/chromium",
         "base": api.base(),
@@ -171,6 +213,7 @@ async fn people_read_and_act_with_a_keyboard_on_a_phone_and_in_the_dark() {
             "/console/ahead",
             format!("/console/ahead?topic={TOPIC}"),
             format!("/console/tasks?topic={TOPIC}"),
+            format!("/console/tasks?topic={TOPIC}&key=order-17&due_from=2026-01-01T00:00Z"),
             format!("/console/tasks/{task}"),
             format!("/console/tasks/{finished}"),
             format!("/console/tasks/{}", dead[0]),
@@ -180,10 +223,13 @@ async fn people_read_and_act_with_a_keyboard_on_a_phone_and_in_the_dark() {
             format!("/console/schedules?topic={TOPIC}"),
             format!("/console/schedules/{TOPIC}/daily-report"),
             format!("/console/confirm?action=drop-many&topic={DEAD_TOPIC}"),
+            format!("/console/confirm?action=move&id={task}"),
+            format!("/console/confirm?action=move&id={task}&due=2h"),
+            format!("/console/confirm?action=pause-topic&topic={TOPIC}"),
             "/console/login",
         ],
         "shots": shots(finished),
-        "actions": actions(task, &dead),
+        "actions": all,
         "twice": {
             "path": format!("/console/confirm?action=trigger&topic={TOPIC}&name=daily-report"),
             "label": "Trigger a run of this schedule",
@@ -210,6 +256,10 @@ async fn people_read_and_act_with_a_keyboard_on_a_phone_and_in_the_dark() {
     let output = output.expect("the browser is done in time").unwrap();
     let told = text(&output.stderr);
     assert!(output.status.success(), "scripts/console must have run before:\n{told}");
+    eventually_some("the task that was to be published now is published", DEADLINE, async || {
+        (api.task(soon).await.state == "published").then_some(())
+    })
+    .await;
     for topic in [TOPIC, DEAD_TOPIC] {
         cluster.delete_topic(topic).await;
     }

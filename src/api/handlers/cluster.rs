@@ -12,10 +12,12 @@ use serde::Serialize;
 use crate::api::access::guard::Guard;
 use crate::api::json::answers::{self, DisplayJson};
 use crate::api::json::times::Rfc3339;
+use crate::api::json::topics::PauseJson;
 use crate::api::problems::problem::{NotReadyJson, Problem};
 use crate::api::request::query;
 use crate::api::shared::ApiShared;
-use crate::domain::{Backlog, NodeId};
+use crate::domain::topic::policy::Pause;
+use crate::domain::{Backlog, NodeId, TopicName};
 use crate::node::messages::{ClusterView, NodeView, UnavailableTopic};
 
 #[derive(Serialize)]
@@ -32,8 +34,18 @@ struct ClusterJson<'a> {
     backlog: Option<BacklogJson>,
     unavailable_topics: Vec<UnavailableTopicJson<'a>>,
     throttled: bool,
+    paused_topics: Vec<PausedTopicJson<'a>>,
     /// The reasons why the answering node is not ready.
     missing: Vec<NotReadyJson<'a>>,
+    /// What the answering node lacks, and goes on without.
+    degraded: Vec<NotReadyJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct PausedTopicJson<'a> {
+    topic: &'a str,
+    #[serde(flatten)]
+    pause: PauseJson<'a>,
 }
 
 #[derive(Serialize)]
@@ -91,7 +103,9 @@ fn json_of(view: &ClusterView) -> ClusterJson<'_> {
         backlog: view.backlog.as_ref().map(backlog_of),
         unavailable_topics: view.unavailable_topics.iter().map(unavailable_topic).collect(),
         throttled: view.is_throttled,
+        paused_topics: view.paused_topics.iter().map(paused_topic).collect(),
         missing: view.missing.iter().map(NotReadyJson::of).collect(),
+        degraded: view.degraded.iter().map(NotReadyJson::of).collect(),
     }
 }
 
@@ -102,6 +116,10 @@ fn unavailable_topic(topic: &UnavailableTopic) -> UnavailableTopicJson<'_> {
         unavailable_ms: millis_of(topic.unavailable_for),
         reason: topic.reason.as_deref(),
     }
+}
+
+fn paused_topic((topic, pause): &(TopicName, Pause)) -> PausedTopicJson<'_> {
+    PausedTopicJson { topic: topic.as_str(), pause: PauseJson::of(pause) }
 }
 
 fn node_of(node: &NodeView) -> NodeJson<'_> {

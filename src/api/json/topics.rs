@@ -87,8 +87,9 @@ impl Serialize for PolicyJson<'_> {
     }
 }
 
+/// The pause of a topic.
 #[derive(Debug, Serialize)]
-struct PauseJson<'a> {
+pub struct PauseJson<'a> {
     since: Rfc3339,
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,7 +97,7 @@ struct PauseJson<'a> {
 }
 
 impl<'a> PauseJson<'a> {
-    fn of(pause: &'a Pause) -> Self {
+    pub fn of(pause: &'a Pause) -> Self {
         Self {
             since: Rfc3339(pause.since),
             reason: pause.reason.as_deref(),

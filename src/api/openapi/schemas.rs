@@ -7,6 +7,7 @@
 //! closed.
 
 mod answers;
+mod cluster;
 mod feedback;
 mod parts;
 mod pops;
@@ -24,6 +25,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
     all.extend(requests::all());
     all.extend(feedback::all());
     all.extend(answers::all());
+    all.extend(cluster::all());
     all.extend(schedules::all());
     all.extend(topics::all());
     all.extend(pops::all());

@@ -22,7 +22,12 @@ struct Cluster {
     backlog: Option<Backlog>,
     unavailable_topics: Vec<UnavailableTopic>,
     throttled: bool,
+    /// Nodes of earlier versions tell neither these nor what they go on without.
+    #[serde(default)]
+    paused_topics: Vec<PausedTopic>,
     missing: Vec<Missing>,
+    #[serde(default)]
+    degraded: Vec<Missing>,
 }
 
 #[derive(Deserialize, Debug)]
@@ -51,6 +56,14 @@ struct UnavailableTopic {
     gone: bool,
     unavailable_ms: u64,
     reason: Option<String>,
+}
+
+#[derive(Deserialize, Debug)]
+struct PausedTopic {
+    topic: String,
+    since: String,
+    reason: Option<String>,
+    by: Option<String>,
 }
 
 #[derive(Deserialize, Debug)]
@@ -99,6 +112,14 @@ impl UnavailableTopic {
     }
 }
 
+impl PausedTopic {
+    fn described(&self) -> String {
+        let by = self.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+        let reason = self.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        format!("{} since {}{by}{reason}", self.topic, self.since)
+    }
+}
+
 /// Describes the cluster in a few lines.
 pub fn status(answer: &NodeAnswer) -> Result<String, Ending> {
     let cluster: Cluster = answer.read()?;
@@ -116,6 +137,9 @@ pub fn status(answer: &NodeAnswer) -> Result<String, Ending> {
     for Missing { what, why } in &cluster.missing {
         line("not ready", &format!("{what}: {why}"));
     }
+    for Missing { what, why } in &cluster.degraded {
+        line("goes on", &format!("without {what}: {why}"));
+    }
     line("nodes", &cluster.standings());
     line("shards", &format!("{} of {} owned", cluster.owned(), cluster.shard_count));
     line("overdue", &cluster.overdue());
@@ -124,6 +148,9 @@ pub fn status(answer: &NodeAnswer) -> Result<String, Ending> {
     }
     for topic in &cluster.unavailable_topics {
         line("unavailable", &format!("{}: {}", topic.topic, topic.reason()));
+    }
+    for topic in &cluster.paused_topics {
+        line("paused", &topic.described());
     }
     Ok(lines)
 }
@@ -185,7 +212,10 @@ mod tests {
         "backlog":{"count":10000,"exact":false,"oldest_due_at":"D"},
         "unavailable_topics":[{"topic":"orders","gone":false,"unavailable_ms":6000,"reason":"R"},
         {"topic":"bills","gone":true,"unavailable_ms":1,"reason":null}],"throttled":true,
-        "missing":[{"what":"kafka","why":"refused"}]}"#;
+        "paused_topics":[{"topic":"mail","since":"T","reason":"R","by":"ann"},
+        {"topic":"sms","since":"T","reason":null}],
+        "missing":[{"what":"kafka","why":"refused"}],
+        "degraded":[{"what":"etcd","why":"no answer"}]}"#;
 
     #[test]
     fn a_cluster_that_is_well_says_so() {
@@ -214,6 +244,9 @@ mod tests {
             "throttled    Kafka holds the records of this node back by a quota",
             "unavailable  orders: R",
             "unavailable  bills: the topic does not exist",
+            "paused       mail since T by ann: R",
+            "paused       sms since T",
+            "goes on      without etcd: no answer",
         ] {
             assert!(status.lines().any(|found| found == line), "{line}: {status}");
         }

@@ -5,11 +5,11 @@ use maud::{Markup, html};
 use serde_json::{Map, Value};
 
 use super::{Action, Fields, Verb, count_of, dead_letters_are};
-use crate::console::format::{grouped, is_true, number, text, with_query};
-use crate::console::frame::{Page, Reader, Refused, sample, task_path};
+use crate::console::format::{grouped, is_true, moment, number, text, with_query};
+use crate::console::frame::{Page, Reader, Refused, facts, sample, task_path};
 
-/// The members of an answer that the page shows.
-const SHOWN: [&str; 6] = ["redriven", "dropped", "more", "cursor", "in_flight", "id"];
+/// The members of an answer, or of the task in it, that the page shows.
+const SHOWN: [&str; 7] = ["redriven", "dropped", "more", "cursor", "in_flight", "id", "due_at"];
 
 /// What an action has changed.
 #[derive(Clone, PartialEq, Debug)]
@@ -22,7 +22,7 @@ pub struct Outcome {
 impl Outcome {
     pub fn new(action: Action, done: &Value) -> Self {
         let members = SHOWN.iter().filter_map(|name| {
-            let member = done.get(*name)?;
+            let member = done.get(*name).or_else(|| done.get("task")?.get(*name))?;
             Some(((*name).to_owned(), member.clone()))
         });
         Self { action, done: Value::Object(members.collect::<Map<String, Value>>()) }
@@ -63,6 +63,7 @@ fn page(action: &Action, body: &Markup) -> Page {
     let title = action.verb.title();
     let body = html! {
         h1 { (title) }
+        (action.object())
         (body)
         (sample(&action.call().curl()))
     };
@@ -71,6 +72,8 @@ fn page(action: &Action, body: &Markup) -> Page {
 
 fn succeeded(action: &Action, reader: &Reader, done: &Value) -> Markup {
     let said = match action.verb {
+        Verb::Move => "The task is moved to its new due time.".to_owned(),
+        Verb::PublishNow => "The task is due now.".to_owned(),
         Verb::Cancel => "The task is cancelled: its record will never be published.".to_owned(),
         Verb::Redrive => "The dead letter is redriven: its task is due now.".to_owned(),
         Verb::Drop => "The dead letter is dropped.".to_owned(),
@@ -89,6 +92,9 @@ fn succeeded(action: &Action, reader: &Reader, done: &Value) -> Markup {
     let next = Action { cursor: text(done, "cursor").to_owned(), ..action.clone() };
     html! {
         div.verdict role="status" { strong { (said) } }
+        @if matches!(action.verb, Verb::Move | Verb::PublishNow) {
+            (facts(&[("Due", moment(text(done, "due_at")))]))
+        }
         @if is_true(done, "more") {
             p { "More are left, or may be." }
             (next.form(reader, "Continue"))
@@ -97,7 +103,7 @@ fn succeeded(action: &Action, reader: &Reader, done: &Value) -> Markup {
                 @if action.verb == Verb::Trigger {
                     a.button.primary href=(task_path(text(done, "id"))) { "The run" }
                 }
-                a.button href=(action.back()) { "Back" }
+                (action.back_link())
             }
         }
     }
@@ -115,7 +121,7 @@ fn failed(action: &Action, refused: &Refused) -> Markup {
             span { (text(&refused.problem, "detail")) }
             @if let Some(state) = state { span { "The task is " (state) "." } }
         }
-        div.actions { a.button href=(action.back()) { "Back" } }
+        div.actions { (action.back_link()) }
     }
 }
 
@@ -148,14 +154,38 @@ mod tests {
     }
 
     #[test]
+    fn the_page_after_a_move_has_both_the_asked_time_and_the_new_one() {
+        let action = Action { due: "2h".to_owned(), ..Action::on_task(Verb::Move, "i") };
+        let answer = json!({
+            "verdict": "moved", "task": {"id": "i", "due_at": "2030-01-31T11:30:00.000Z"},
+        });
+        let outcome = Outcome::new(action.clone(), &answer);
+        assert_eq!(Outcome::read(&fields_of(&outcome.address("proof"))).as_ref(), Some(&outcome));
+        let page = outcome.page(&reader()).body.into_string();
+        for part in ["is moved", "<dd>2h</dd>", ">2030-01-31 11:30:00.000</time>"] {
+            assert!(page.contains(part), "{part} is missing in {page}");
+        }
+        let too_late = Refused::new(409, "too late", "the task is claimed");
+        let page = refused(&action, &too_late).body.into_string();
+        assert!(
+            page.contains("Not done: too late (409)") && page.contains("<dd>2h</dd>"),
+            "{page}"
+        );
+    }
+
+    #[test]
     fn the_address_of_a_success_is_read_as_it_was_written() {
         let done = json!({"dropped": 3, "more": true, "cursor": "a b", "topic": "not shown"});
         let of_topic = Action {
             due_to: "2030-01-01T00:00:00+01:00".to_owned(),
             ..Action::on_topic(Verb::DropMany, "it's")
         };
+        let paused = Action {
+            reason: "the shop & its mail".to_owned(),
+            ..Action::on_topic(Verb::PauseTopic, "t")
+        };
         let on_schedule = Action::on_schedule(Verb::Trigger, "t", " a&b=c");
-        for action in [of_topic, on_schedule] {
+        for action in [of_topic, paused, on_schedule] {
             let outcome = Outcome::new(action, &done);
             let address = outcome.address("proof");
             assert!(address.starts_with("/console/done?") && address.is_ascii(), "{address}");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 
-use crate::domain::topic::policy::{PauseTimes, StoredTopic};
+use crate::domain::topic::policy::{Pause, PauseTimes, StoredTopic};
 use crate::domain::{Expiry, Timestamp, TopicName, Tracking};
 
 /// The node's knowledge of the topics that have, or had, a policy or a pause.
@@ -124,6 +124,21 @@ impl TopicPolicies {
         self.of(topic, |one| one.pause.is_some()).unwrap_or(false)
     }
 
+    /// Returns the paused topics. The pause that has lasted longest comes first.
+    pub fn paused(&self) -> Vec<(TopicName, Pause)> {
+        let known = self.known.read();
+        let pauses = known.topics.values().filter_map(|one| {
+            let pause = one.pause.clone()?;
+            Some((one.topic.clone(), pause))
+        });
+        let mut paused: Vec<_> = pauses.collect();
+        drop(known);
+        paused.sort_unstable_by(|(topic, pause), (other_topic, other)| {
+            (pause.since, topic).cmp(&(other.since, other_topic))
+        });
+        paused
+    }
+
     /// Returns the wishes of a task of `topic` that wants `own`.
     pub fn tracking_for(
         &self,
@@ -183,7 +198,6 @@ impl TopicPolicies {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::topic::policy::Pause;
 
     fn topic(name: &str, paused_since: Option<i64>, resumed_at: Option<i64>) -> StoredTopic {
         let pause =
@@ -205,6 +219,7 @@ mod tests {
         assert_eq!((seen.paused, seen.resumed), (vec![orders.clone()], vec![]));
         assert_eq!((seen.paused_count, seen.paused_since), (1, Some(Timestamp::from_millis(5))));
         assert!(policies.is_paused(&orders));
+        assert_eq!(policies.paused().len(), 1);
         let seen = policies.take_in(vec![topic("orders", Some(5), None)]);
         assert_eq!((seen.paused.len(), seen.resumed.len(), seen.paused_count), (0, 0, 1));
         let seen = policies.take_in(vec![topic("orders", None, Some(9))]);

@@ -149,3 +149,11 @@ fn formats() -> Vec<(&'static str, Value)> {
         ),
     ]
 }
+
+pub(super) fn count(description: &str) -> Value {
+    json!({ "type": "integer", "minimum": 0, "description": description })
+}
+
+pub(super) fn boolean(description: &str) -> Value {
+    json!({ "type": "boolean", "description": description })
+}

@@ -169,13 +169,14 @@ async fn now_page(calls: &Calls<'_>) -> (StatusCode, Page) {
 
 /// Returns the page of tasks, or the path of the one task that was asked for.
 async fn tasks_page(calls: &Calls<'_>, fields: &Fields) -> Result<(StatusCode, Page), String> {
-    let [id, topic, state, cursor] =
-        ["id", "topic", "state", "cursor"].map(|name| fields.get(name));
-    let name = fields.exact("name");
+    let [id, topic, due_from, due_to, state, cursor] =
+        ["id", "topic", "due_from", "due_to", "state", "cursor"].map(|name| fields.get(name));
+    let [name, key, name_prefix] = ["name", "key", "name_prefix"].map(|name| fields.exact(name));
+    let listed = Listed { topic, key, name_prefix, due_from, due_to, state, cursor };
     if let Ok(id) = id.parse::<TaskId>() {
         return Err(task_path(&id.to_string()));
     }
-    let (listed, now) = (Listed { topic, state, cursor }, Some(calls.api.shared().now()));
+    let now = Some(calls.api.shared().now());
     if !id.is_empty() {
         let refused = refused_of(&Problem::task_not_found(false));
         let page = tasks::list(listed, (name, Some(&refused)), None, now);

@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::task::expiry;
 use crate::domain::task::feedback::{self, Call, Effect, FIRST_IN_FLIGHT, Follow, Place};
+use crate::domain::topic::policy::Pause;
 use crate::domain::{
     Actors, AttemptEvent, AttemptLine, Finished, Headers, Kept, NewTask, NodeId, Precondition,
     Receipt, Record, Shard, ShardCount, Submitted, TaskId, TaskName, TaskState, TaskView,
@@ -420,7 +421,15 @@ impl Model {
                 reason: Some("Broker: Not enough in-sync replicas".to_owned()),
             }],
             is_throttled: false,
+            paused_topics: vec![(
+                TopicName::stored("held"),
+                Pause { since: now, reason: Some("the consumer is repaired".to_owned()), by: None },
+            )],
             missing: self.missing(),
+            degraded: vec![NotReady {
+                what: Requirement::Etcd,
+                why: "no usable answer".to_owned(),
+            }],
         }
     }
 

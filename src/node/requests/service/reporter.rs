@@ -7,12 +7,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::clock;
+use crate::domain::topic::policy::Pause;
 use crate::domain::{Backlog, Timestamp, TopicName};
 use crate::engine::topics::{KafkaPace, OpenBreaker};
 use crate::error_chain::chain;
 use crate::node::membership::Bulletin;
 use crate::node::messages::{
-    ClusterView, NodeView, NotReady, Requirement, UNAVAILABLE_SHOWN_MAX, UnavailableTopic,
+    ClusterView, NodeView, NotReady, Requirement, TOPICS_SHOWN_MAX, UnavailableTopic,
 };
 use crate::node::requests::connections::Connections;
 use crate::node::shared::NodeShared;
@@ -57,13 +58,21 @@ impl Reporter {
             backlog,
             unavailable_topics: self.unavailable_topics(),
             is_throttled: self.shared.in_flight.topics().pace() == KafkaPace::Throttled,
+            paused_topics: self.paused_topics(),
             missing: self.missing(),
+            degraded: self.degraded(),
         }
     }
 
     fn unavailable_topics(&self) -> Vec<UnavailableTopic> {
         let topics = self.shared.in_flight.topics();
-        topics.open().into_iter().take(UNAVAILABLE_SHOWN_MAX).map(shown).collect()
+        topics.open().into_iter().take(TOPICS_SHOWN_MAX).map(shown).collect()
+    }
+
+    fn paused_topics(&self) -> Vec<(TopicName, Pause)> {
+        let mut paused = self.shared.policies.paused();
+        paused.truncate(TOPICS_SHOWN_MAX);
+        paused
     }
 
     /// Returns why the node cannot publish to a topic, if it cannot.
@@ -119,6 +128,17 @@ impl Reporter {
             missing.push(NotReady { what: Requirement::Keys, why });
         }
         missing
+    }
+
+    /// Returns what the node lacks, and goes on without. A node that has never reached etcd is not
+    /// ready instead.
+    fn degraded(&self) -> Vec<NotReady> {
+        if !self.has_seen_etcd.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let bulletin = self.bulletin.borrow();
+        let of_etcd = bulletin.missing.iter().filter(|missing| missing.what == Requirement::Etcd);
+        of_etcd.cloned().collect()
     }
 }
 
