@@ -1,4 +1,5 @@
-//! Intake topics: nodes take submits, cancels and answers of consumers out of topics of Kafka.
+//! Intake topics: nodes take submits, replacements, cancels and answers of consumers out of topics
+//! of Kafka.
 //!
 //! ```text
 //! Kafka                                  Punctual's database

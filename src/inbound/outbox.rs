@@ -1,5 +1,5 @@
-//! Outboxes: nodes take submits and cancels out of the databases of applications, which wrote them
-//! in their own transactions.
+//! Outboxes: nodes take submits, replacements, cancels and finishes out of the databases of
+//! applications, which wrote them in their own transactions.
 //!
 //! ```text
 //! user's database                        Punctual's database

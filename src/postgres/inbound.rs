@@ -187,6 +187,10 @@ impl InboundStore {
 
     /// Stores all of these submits, or none. Returns the ids of the named tasks whose names were
     /// new, and the time of Postgres's clock.
+    ///
+    /// # Errors
+    /// After [`PostgresError::Unanswered`] the submits may or may not have been stored. After any
+    /// other error none of them was.
     pub async fn submit(
         &mut self,
         precondition: &StorePrecondition,
@@ -217,6 +221,10 @@ impl InboundStore {
 
     /// Puts `task` in the place of the task of the same name. `over` is the row of a task of this
     /// name known to be final. Only a replacement with an effect is noted.
+    ///
+    /// # Errors
+    /// After [`PostgresError::Unanswered`] the replacement may or may not have taken effect. After
+    /// any other error it has not.
     pub async fn replace(
         &mut self,
         precondition: &StorePrecondition,
@@ -244,12 +252,17 @@ impl InboundStore {
 
     /// Cancels the task of a name. `by` is the principal of the outbox or the intake topic. A
     /// cancel that has its verdict is noted.
+    ///
+    /// # Errors
+    /// After [`PostgresError::Unanswered`] the cancel may or may not have taken effect. After any
+    /// other error it has not.
     pub async fn cancel(
         &mut self,
         precondition: &StorePrecondition,
         item: ItemKey,
         (topic, name, by): (&TopicName, &TaskName, Option<PrincipalId>),
     ) -> Result<InboundCancel, StoreError> {
+        let by = (by, self.retention);
         let store = async |open: &mut PgConnection| {
             let Some(mut transaction) = begin(open, precondition, &[item]).await? else {
                 return Ok(None);
@@ -271,6 +284,10 @@ impl InboundStore {
     }
 
     /// Takes answers of consumers about different tasks, all or none.
+    ///
+    /// # Errors
+    /// After [`PostgresError::Unanswered`] the answers may or may not have taken effect. After any
+    /// other error none of them has.
     pub async fn answer(
         &mut self,
         precondition: &StorePrecondition,
@@ -300,6 +317,10 @@ impl InboundStore {
     }
 
     /// Notes an item that has its verdict and changes nothing.
+    ///
+    /// # Errors
+    /// After [`PostgresError::Unanswered`] the item may or may not have been noted. After any other
+    /// error it was not.
     pub async fn note(
         &mut self,
         precondition: &StorePrecondition,

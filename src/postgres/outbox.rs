@@ -1,4 +1,5 @@
-//! Outboxes: tables in databases of users, out of which nodes take submits and cancels.
+//! Outboxes: tables in databases of users, out of which nodes take submits, replacements, cancels
+//! and finishes.
 //!
 //! `setup` installs, checks and removes an outbox, after `objects` has looked at its owner and its
 //! functions. `source` takes rows out of it, in the user's database. [`super::inbound`] stores

@@ -303,6 +303,39 @@ async fn a_name_is_free_after_its_retention_and_never_while_its_task_is_pending(
     );
 }
 
+/// An overdue task waits: its topic is paused, or Kafka is away. Its entry is kept for the retention
+/// after the due time, and after a cancel for as long as any other final state.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeated_submit_makes_no_task_again_after_the_cancel_of_one_that_was_long_overdue() {
+    let cluster = Cluster::start("late-cancels").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    let names = ["by-id", "by-name", "with-others"];
+    let tasks = names
+        .map(|name| json!({ "topic": topic, "name": name, "delay": "1h", "payload_text": "x" }));
+    let firsts = api.submit_all(&tasks).await;
+    let overdue = "update task_name set expires_at = clock_timestamp() - interval '1 second'";
+    assert_eq!(sqlx::query(overdue).execute(&cluster.sql).await.unwrap().rows_affected(), 3);
+    assert_eq!(api.cancel(firsts[0].id).await.verdict(), "cancelled");
+    let by_name = format!("/v1/topics/{topic}/tasks/by-name");
+    let current = format!("\"{}\"", firsts[1].id);
+    let if_match = [("if-match", current.as_str())];
+    let conditional = api.send_with(Method::DELETE, &by_name, &if_match, None).await;
+    assert_eq!(conditional.verdict(), "cancelled");
+    let others = json!({ "topic": topic, "names": ["with-others"] });
+    let many = api.post("/v1/tasks/cancel", others.to_string()).await;
+    assert_eq!((many.status, &many.json()["cancelled"]), (200, &json!(1)), "{}", many.text);
+    for (task, first) in tasks.iter().zip(&firsts) {
+        let again = api.post("/v1/tasks", task.to_string()).await;
+        assert_eq!((again.status, Task::new(again.json()).id), (200, first.id), "{}", again.text);
+        assert_eq!(again.json()["state"], "cancelled", "{}", again.text);
+    }
+    let kept = "select count(*) from task_name \
+                where expires_at > clock_timestamp() + interval '23 hours'";
+    assert_eq!(cluster.count(kept).await, 3);
+}
+
 /// A submit without an answer is repeated unchanged, although the limits of the topic and the clock
 /// have changed since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

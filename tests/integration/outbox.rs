@@ -1,4 +1,4 @@
-//! Outboxes: submits and cancels inside the transactions of an application.
+//! Outboxes: submits, replacements, cancels and finishes inside the transactions of an application.
 
 use std::time::Duration;
 

@@ -403,7 +403,8 @@ async fn a_task_that_is_being_moved_is_cancelled_or_moved_never_both() {
     let insert = "insert into task_far (shard, id, topic)
                   select s, i, 'orders' from unnest($1, $2) x (s, i)";
     sqlx::query(insert).bind(shards).bind(uuids).execute(&mut database.sql).await.unwrap();
-    let (settings, mut canceller) = (database.settings.clone(), Cancels::new(&database.settings));
+    let (settings, mut canceller) =
+        (database.settings.clone(), Cancels::new(&database.settings, PATIENCE));
     let moving = tokio::spawn(async move {
         move_far(&mut Mover::new(&settings), IdRange::of_times(now, end)).await.unwrap()
     });
@@ -458,7 +459,7 @@ async fn what_a_group_has_cancelled_before_it_failed_is_said_to_be_cancelled() {
     database.insert("task", near, b"x").await;
     database.insert("task_far", far, b"x").await;
     // The second statement does not get its lock, but the first one has committed.
-    let mut canceller = Cancels::new(&database.settings);
+    let mut canceller = Cancels::new(&database.settings, PATIENCE);
     database.run("begin").await;
     database.run("lock table task in access exclusive mode").await;
     let (cancelled, outcome) = canceller.cancel_group(&anonymously(&[near, far])).await;
@@ -493,7 +494,7 @@ async fn a_cancel_takes_what_waits_and_leaves_what_is_claimed_or_perhaps_sent() 
             .run(&format!("insert into task_follow values ('{first}', '{row}', {maybe_sent})"))
             .await;
     }
-    let mut canceller = Cancels::new(&database.settings);
+    let mut canceller = Cancels::new(&database.settings, PATIENCE);
     let wanted = [unknown, firsts[1], near, rows[0], claimed, far, firsts[0], firsts[2], near];
     let (shown, outcome) = canceller.cancel_group(&anonymously(&wanted)).await;
     outcome.unwrap();

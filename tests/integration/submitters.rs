@@ -378,7 +378,7 @@ async fn a_cancel_says_who_has_submitted_and_who_has_cancelled_the_task() {
     stage.store(&Group { near: vec![&near], far: vec![&far], claimed: None }).await;
     let submitted = stage.submitted(near.id).await;
     assert!(submitted.is_some());
-    let mut cancels = Cancels::new(&stage.settings);
+    let mut cancels = Cancels::new(&stage.settings, DAY);
     let (views, outcome) =
         cancels.cancel_group(&[(near.id, stage.bob), (far.id, stage.carol)]).await;
     outcome.unwrap();

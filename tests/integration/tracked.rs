@@ -365,7 +365,7 @@ async fn an_awaiting_task_is_finished_failed_or_extended() {
         assert_eq!(scene.verdict(&call).await, Verdict::Dead);
     }
     // A failed task can still be finished, and a cancel is too late.
-    let cancelled = Cancels::new(&scene.settings).cancel_group(&[(failed, None)]).await;
+    let cancelled = Cancels::new(&scene.settings, HOUR).cancel_group(&[(failed, None)]).await;
     assert!(cancelled.1.is_ok() && cancelled.0 == [None]);
     assert_eq!(scene.verdict(&finish(failed)).await, Verdict::Finished);
     scene.attempt().await;

@@ -119,7 +119,7 @@ impl Site<'_> {
     ) -> StoredTasks {
         let (canceller, lane) = Canceller::new(
             self.settings.limits.cancel_queue,
-            Cancels::new(&self.parts.postgres),
+            Cancels::new(&self.parts.postgres, self.settings.retention.names),
             stores.connections.keep(),
             self.parts.metrics.clone(),
             self.tasks.stopping.clone(),

@@ -111,7 +111,7 @@ impl Site<'_> {
         let bulks = Bulks {
             listing,
             dead_letters,
-            cancels: CancelMany::new(postgres),
+            cancels: CancelMany::new(postgres, self.settings.retention.names),
             replaces: Arc::clone(replaces),
             shared: Arc::clone(shared),
             request_deadline: self.settings.limits.request_timeout,

@@ -161,7 +161,7 @@ impl Effect {
 }
 
 impl Follow {
-    /// Returns the row of a dead letter that was put back. `attempt` is its last one, which counts
+    /// Returns the row of a dead letter that was redriven. `attempt` is its last one, which counts
     /// as failed.
     pub fn redriven(attempt: u16) -> Self {
         let note = (attempt > 0).then_some(Note::Failed);
@@ -251,6 +251,8 @@ pub enum Delivery {
     NotSent,
     /// Given up.
     Dead,
+    /// Not sent before its expiry, and given up. Unlike a dead task it leaves no dead letter.
+    Expired,
 }
 
 /// The changes that the settle of a row writes, unless `task_follow` has a note about that row.
@@ -267,14 +269,14 @@ impl Proposal {
         let attempt = match delivery {
             _ if row.is_verdict => 0,
             Delivery::Published | Delivery::PerhapsSent => row.attempt,
-            Delivery::NotSent | Delivery::Dead => row.attempt.saturating_sub(1),
+            Delivery::NotSent | Delivery::Dead | Delivery::Expired => row.attempt.saturating_sub(1),
         };
         let next = match delivery {
             Delivery::Published if !row.is_verdict => {
                 Some(AttemptRow::after(row.attempt, attempts_max))
             }
             Delivery::PerhapsSent | Delivery::NotSent => Some(row),
-            Delivery::Published | Delivery::Dead => None,
+            Delivery::Published | Delivery::Dead | Delivery::Expired => None,
         };
         let follow = Follow {
             attempt,
@@ -514,9 +516,13 @@ mod tests {
             is_verdict in any::<bool>(),
         ) {
             let row = AttemptRow { attempt, is_verdict };
-            for delivery in
-                [Delivery::Published, Delivery::PerhapsSent, Delivery::NotSent, Delivery::Dead]
-            {
+            for delivery in [
+                Delivery::Published,
+                Delivery::PerhapsSent,
+                Delivery::NotSent,
+                Delivery::Dead,
+                Delivery::Expired,
+            ] {
                 let proposal = Proposal::new(row, delivery, 5);
                 prop_assert!(proposal.merged_with(follow).attempt >= follow.attempt);
                 prop_assert!(proposal.next.is_none_or(|next| next.attempt <= 5));

@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::clock;
 use crate::domain::{Monotonic, TaskId, Timestamp};
 use crate::postgres::connection::ConnectionPurpose;
+use crate::postgres::connection::error::check_count;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
 
 const PURPOSE: ConnectionPurpose =
@@ -110,10 +111,7 @@ impl DevDatabase {
                 .bind(micros)
                 .execute(open)
                 .await
-                .and_then(|done| match done.rows_affected() {
-                    1 => Ok(()),
-                    _ => Err(sqlx::Error::RowNotFound),
-                })
+                .and_then(|done| check_count(done.rows_affected(), 1))
         };
         self.connection.run("set the clock of the dev server", statement).await
     }

@@ -13,6 +13,7 @@ use sqlx::{Connection as _, Row as _};
 
 use super::heartbeat::LEVEL_WITH_SEALING;
 use crate::postgres::connection::ConnectionPurpose;
+use crate::postgres::connection::error::rows_differ;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
 use crate::sealing::KeySet;
 
@@ -149,7 +150,7 @@ async fn register(open: &mut PgConnection, keys: &KeySet) -> Result<Registered, 
         let noted = sqlx::query(USE).bind(current).execute(&mut *transaction).await?;
         // Another node may have noted it since the look. Nobody deletes a row.
         if noted.rows_affected() > 1 {
-            return Err(sqlx::Error::RowNotFound);
+            return Err(rows_differ(noted.rows_affected(), 1));
         }
     }
     transaction.commit().await?;

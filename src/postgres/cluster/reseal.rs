@@ -27,6 +27,7 @@ use uuid::Uuid;
 
 use crate::domain::{TaskId, Unopened};
 use crate::postgres::connection::ConnectionPurpose;
+use crate::postgres::connection::error::rows_differ;
 use crate::postgres::tasks::sealed::refused;
 use crate::postgres::topics::callbacks::values_of;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
@@ -399,7 +400,7 @@ impl Resealer {
                 let asked = records.len().saturating_as::<u64>();
                 seen.replaced = replace(open, table, &records).await?;
                 if seen.replaced > asked {
-                    return Err(sqlx::Error::RowNotFound);
+                    return Err(rows_differ(seen.replaced, asked));
                 }
                 seen.skipped = asked - seen.replaced;
             }
@@ -420,7 +421,7 @@ impl Resealer {
         let statement = async |open: &mut PgConnection| {
             let noted = sqlx::query(FORGET).bind(&ids).execute(open).await?.rows_affected();
             let asked = ids.len().saturating_as::<u64>();
-            if noted > asked { Err(sqlx::Error::RowNotFound) } else { Ok(()) }
+            if noted > asked { Err(rows_differ(noted, asked)) } else { Ok(()) }
         };
         self.connection.run("note the payload keys that no record has", statement).await
     }

@@ -1,5 +1,6 @@
 //! Errors of Postgres, sorted by how the caller should react.
 
+use az::SaturatingAs as _;
 use sqlx::error::DatabaseError;
 use thiserror::Error;
 
@@ -59,6 +60,8 @@ pub enum Cause {
     Deadline(std::time::Duration),
     #[error("{0}")]
     Fact(&'static str),
+    #[error(transparent)]
+    Rows(RowsDiffer),
     /// None of several hosts is the primary, each for its reason.
     #[error("no host is the primary: {0}")]
     NoPrimary(String),
@@ -68,9 +71,40 @@ impl From<sqlx::Error> for Cause {
     fn from(error: sqlx::Error) -> Self {
         match error {
             sqlx::Error::Database(said) => Self::Server(said),
+            sqlx::Error::Decode(error) => match error.downcast::<RowsDiffer>() {
+                Ok(rows) => Self::Rows(*rows),
+                Err(error) => Self::Driver(sqlx::Error::Decode(error)),
+            },
             other => Self::Driver(other),
         }
     }
+}
+
+/// A statement met another number of rows than it had to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("met {met} rows instead of {wanted}")]
+pub struct RowsDiffer {
+    met: u64,
+    wanted: u64,
+}
+
+/// Returns the error of a statement that met another number of rows than it had to.
+pub(in crate::postgres) fn rows_differ(met: u64, wanted: u64) -> sqlx::Error {
+    sqlx::Error::Decode(Box::new(RowsDiffer { met, wanted }))
+}
+
+/// Returns true for an error of [`rows_differ`].
+pub(in crate::postgres) fn is_rows_differ(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Decode(error) if error.is::<RowsDiffer>())
+}
+
+/// Checks the number of rows that a statement met.
+///
+/// # Errors
+/// When it is not the wanted number.
+pub(in crate::postgres) fn check_count(met: u64, wanted: usize) -> Result<(), sqlx::Error> {
+    let wanted = wanted.saturating_as::<u64>();
+    if met == wanted { Ok(()) } else { Err(rows_differ(met, wanted)) }
 }
 
 impl PostgresError {
@@ -86,7 +120,7 @@ impl PostgresError {
             ) => {
                 return Self::Refused { what, source: cause };
             }
-            Cause::Fact(_) => return Self::Refused { what, source: cause },
+            Cause::Fact(_) | Cause::Rows(_) => return Self::Refused { what, source: cause },
             _ => None,
         };
         match code.as_deref() {
@@ -133,6 +167,11 @@ impl PostgresError {
             || self.code().is_some_and(|code| code.starts_with("XX"))
     }
 
+    /// True when the statement met another number of rows than it had to.
+    pub(in crate::postgres) fn is_of_the_count(&self) -> bool {
+        matches!(self, Self::Refused { source: Cause::Rows(_), .. })
+    }
+
     /// True when a row could not be inserted because another row has its key. Two ids are the same
     /// only by chance.
     pub fn is_of_an_id(&self) -> bool {
@@ -166,7 +205,36 @@ impl PostgresError {
         | Self::Refused { source, .. }) = self;
         match source {
             Cause::Server(error) => error.code().map(|code| code.into_owned()),
-            Cause::Driver(_) | Cause::Deadline(_) | Cause::Fact(_) | Cause::NoPrimary(_) => None,
+            Cause::Driver(_)
+            | Cause::Deadline(_)
+            | Cause::Fact(_)
+            | Cause::Rows(_)
+            | Cause::NoPrimary(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error_chain::chain;
+
+    #[test]
+    fn a_failed_check_of_rows_is_refused_and_tells_both_numbers() {
+        assert!(check_count(4, 4).is_ok());
+        let error = check_count(3, 4).unwrap_err();
+        assert!(is_rows_differ(&error));
+        let error = PostgresError::new("settle", error.into());
+        assert!(error.is_of_the_count() && !error.is_away() && !error.is_of_the_data());
+        assert_eq!(chain(&error), "settle: refused: met 3 rows instead of 4");
+    }
+
+    #[test]
+    fn a_missing_row_and_damaged_values_fail_no_check_of_rows() {
+        for error in [sqlx::Error::RowNotFound, sqlx::Error::Decode("not a time".into())] {
+            assert!(!is_rows_differ(&error));
+            let error = PostgresError::new("settle", error.into());
+            assert!(matches!(error, PostgresError::Refused { .. }) && !error.is_of_the_count());
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Cancels the tasks on a page of a list, with the same deletes as single cancels, and counts them.
 
+use std::time::Duration;
+
 use az::SaturatingAs as _;
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
@@ -18,6 +20,7 @@ use crate::postgres::{PostgresError, PostgresSettings};
 #[derive(Debug)]
 pub struct CancelMany {
     pool: Pool,
+    name_retention: Duration,
 }
 
 /// A group of tasks that is being cancelled.
@@ -38,9 +41,10 @@ impl CancelGroup {
 }
 
 impl CancelMany {
-    /// Cancels one group at a time.
-    pub fn new(settings: &PostgresSettings) -> Self {
-        Self { pool: Pool::new(settings, ConnectionPurpose { name: "cancel many", ..PURPOSE }, 1) }
+    /// Cancels one group at a time. Names are kept for `name_retention` after that.
+    pub fn new(settings: &PostgresSettings, name_retention: Duration) -> Self {
+        let purpose = ConnectionPurpose { name: "cancel many", ..PURPOSE };
+        Self { pool: Pool::new(settings, purpose, 1), name_retention }
     }
 
     /// Cancels the tasks of the group that are neither claimed nor perhaps sent, each with a line
@@ -60,10 +64,12 @@ impl CancelMany {
             return Ok(());
         }
         group.wanted.sort_unstable_by_key(table.order);
-        let wanted = &group.wanted;
+        let (wanted, retention) = (&group.wanted, self.name_retention);
         let deleted = self
             .pool
-            .run(table.what, async |open| delete_rows(open, wanted, table.statement).await)
+            .run(table.what, async |open| {
+                delete_rows(open, wanted, table.statement, retention).await
+            })
             .await?;
         group.cancelled_count += deleted.len().saturating_as::<u64>();
         let names = unnoted(&deleted);
@@ -71,9 +77,9 @@ impl CancelMany {
             deleted.into_iter().map(|one| one.view.id).collect();
         group.wanted.retain(|wanted| !deleted.contains(&wanted.first));
         if !names.is_empty() {
-            let noted = self
-                .pool
-                .run("note the cancel of names", async |open| note_names(open, &names).await);
+            let noted = self.pool.run("note the cancel of names", async |open| {
+                note_names(open, &names, retention).await
+            });
             tell_unnoted(noted.await);
         }
         Ok(())

@@ -25,6 +25,7 @@ use crate::domain::schedule::{RevisionCondition, Schedule, ScheduleChange, Store
 use crate::domain::{PrincipalId, ScheduleName, Shard, Timestamp, TopicName};
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::PostgresError;
+use crate::postgres::connection::error::{check_count, rows_differ};
 use crate::postgres::tasks::sealed::{columns_of, refused};
 use crate::sealing::{Columns, KeySet, OwnedColumns, RecordOwner};
 
@@ -347,7 +348,7 @@ async fn set_paused(
     let new = locked.with(&schedule);
     let terms = locked.terms(named.by, new);
     let changed = change(&mut transaction, &locked, new, terms, keys).await?;
-    let Some(stored) = changed else { return Err(sqlx::Error::RowNotFound) };
+    let Some(stored) = changed else { return Err(rows_differ(0, 1)) };
     transaction.commit().await?;
     Ok(ScheduleChange::Changed(stored))
 }
@@ -427,9 +428,7 @@ async fn delete(
     reach(Failpoint::RunsWithdrawn);
     let deleted = sqlx::query(AssertSqlSafe(delete_text())).bind(locked.stored.id.0);
     let deleted = deleted.execute(&mut *transaction).await?;
-    if deleted.rows_affected() != 1 {
-        return Err(sqlx::Error::RowNotFound);
-    }
+    check_count(deleted.rows_affected(), 1)?;
     transaction.commit().await?;
     Ok(ScheduleChange::Changed(locked.stored))
 }

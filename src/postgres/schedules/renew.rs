@@ -22,6 +22,7 @@ use crate::domain::schedule::StoredSchedule;
 use crate::domain::schedule::change::Instants;
 use crate::domain::schedule::zone;
 use crate::postgres::PostgresError;
+use crate::postgres::connection::error::is_rows_differ;
 use crate::sealing::KeySet;
 
 /// The most schedules of one look.
@@ -114,7 +115,9 @@ async fn renew(
         match renew_one(open, stored, keys).await {
             Ok(renewed) => changed.extend(renewed),
             // Another transaction holds its rows, or this node cannot read it: the others go on.
-            Err(failure @ (sqlx::Error::Database(_) | sqlx::Error::Decode(_))) => {
+            Err(failure @ (sqlx::Error::Database(_) | sqlx::Error::Decode(_)))
+                if !is_rows_differ(&failure) =>
+            {
                 failed.push(stored.id.0);
                 first_failure.get_or_insert(failure);
             }

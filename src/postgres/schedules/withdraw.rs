@@ -11,6 +11,7 @@
 //! ```
 
 use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
 
 use az::SaturatingAs as _;
 use sqlx::Row as _;
@@ -22,6 +23,7 @@ use super::{KEEP_PLANS, PLAN_ANEW};
 use crate::domain::schedule::StoredSchedule;
 use crate::domain::schedule::change::{UNBROKEN_MAX, Withdrawn, unbroken_from};
 use crate::domain::{PrincipalId, TaskId, Timestamp};
+use crate::postgres::connection::error::{check_count, rows_differ};
 use crate::postgres::tasks::cancel::{CancelRow, FAR, GROUP_MAX, NEAR, delete_rows};
 
 /// The runs that are withdrawn.
@@ -133,7 +135,7 @@ pub(super) async fn withdraw(
         }
         if runs == before {
             // These rows are there, and are not to be deleted.
-            return Err(sqlx::Error::RowNotFound);
+            return Err(rows_differ(0, runs.len().saturating_as::<u64>()));
         }
         for runs in runs.chunks(GROUP_MAX) {
             withdraw_group(open, withdrawal, runs, (&mut withdrawn, &mut instants)).await?;
@@ -190,9 +192,7 @@ async fn withdraw_group(
     let ids: Vec<Uuid> = gone.iter().map(|run| run.id.uuid()).collect();
     let forgotten =
         sqlx::query(FORGET).bind(schedule.id.0).bind(&ids).fetch_all(&mut *open).await?;
-    if forgotten.len() != ids.len() {
-        return Err(sqlx::Error::RowNotFound);
-    }
+    check_count(forgotten.len().saturating_as::<u64>(), ids.len())?;
     let names: Vec<String> =
         gone.iter().map(|run| format!("{}@{}", schedule.schedule.name, run.at)).collect();
     sqlx::query(FREE_NAMES)
@@ -225,7 +225,8 @@ async fn delete(
     let mut gone = HashSet::new();
     for table in [FAR, NEAR] {
         wanted.sort_unstable_by_key(table.order);
-        let deleted = delete_rows(open, &wanted, table.statement).await?;
+        // The names are freed afterwards.
+        let deleted = delete_rows(open, &wanted, table.statement, Duration::ZERO).await?;
         gone.extend(deleted.into_iter().map(|one| one.view.id));
         wanted.retain(|row| !gone.contains(&row.first));
     }

@@ -84,6 +84,10 @@ impl Adoptions {
     /// Makes this node the owner of unsettled batches without a living owner, from `from` on, at
     /// most [`BATCHES_MAX`]. The condition is the absence of a living owner, not a list of the
     /// dead: a batch of an unknown node is adopted as well.
+    ///
+    /// # Errors
+    /// After [`PostgresError::Unanswered`] the batches may or may not have been adopted. After any
+    /// other error none was.
     pub async fn adopt(&mut self, from: BatchId) -> Result<Vec<BatchId>, PostgresError> {
         let (node, from) = (self.node.uuid(), from.uuid());
         let adopted = self
@@ -183,6 +187,10 @@ impl Adoptions {
     }
 
     /// Releases batches for other nodes to adopt. Returns the ids of those that this node owned.
+    ///
+    /// # Errors
+    /// After [`PostgresError::Unanswered`] the batches may or may not have been released. After any
+    /// other error none was.
     pub async fn free(&mut self, batches: &[BatchId]) -> Result<Vec<BatchId>, PostgresError> {
         let ids: Vec<Uuid> = batches.iter().map(|batch| batch.uuid()).collect();
         let node = self.node.uuid();

@@ -40,6 +40,7 @@ const ROUNDS_MAX: usize = 3;
 #[derive(Debug)]
 pub struct Cancels {
     connection: Connection,
+    name_retention: Duration,
 }
 
 /// A row to delete. The task `first` is now the row `row`.
@@ -52,8 +53,9 @@ pub(in crate::postgres) struct CancelRow {
 }
 
 impl Cancels {
-    pub fn new(settings: &PostgresSettings) -> Self {
-        Self { connection: Connection::new(settings, PURPOSE) }
+    /// Creates the connection. A name is kept for `name_retention` after its task is cancelled.
+    pub fn new(settings: &PostgresSettings, name_retention: Duration) -> Self {
+        Self { connection: Connection::new(settings, PURPOSE), name_retention }
     }
 
     pub async fn keep_open(&mut self) -> Result<(), PostgresError> {
@@ -66,9 +68,10 @@ impl Cancels {
     /// exists or ever will. `None` means too late, cancelled before, or never submitted: a look-up
     /// tells.
     ///
-    /// A group is several statements, and each commits. After an error, the tasks cancelled so far
-    /// stay cancelled and are returned beside the error. The others are unchanged, unless the error
-    /// is [unknown](PostgresError::is_unknown).
+    /// # Errors
+    /// A group is several statements, and each commits. The tasks cancelled before an error stay
+    /// cancelled and are returned beside it. After [`PostgresError::Unanswered`] the others may or
+    /// may not have been cancelled. After any other error they were not.
     pub async fn cancel_group(
         &mut self,
         firsts: &[(TaskId, Option<PrincipalId>)],
@@ -125,9 +128,12 @@ impl Cancels {
             return Ok(());
         }
         wanted.sort_unstable_by_key(table.order);
+        let retention = self.name_retention;
         let deleted = self
             .connection
-            .run(table.what, async |open| delete_rows(open, wanted, table.statement).await)
+            .run(table.what, async |open| {
+                delete_rows(open, wanted, table.statement, retention).await
+            })
             .await?;
         cancelled.extend(deleted.into_iter().map(|one| (one.view.id, one)));
         wanted.retain(|wanted| !cancelled.contains_key(&wanted.first));
@@ -138,9 +144,10 @@ impl Cancels {
     async fn note_names(&mut self, cancelled: &HashMap<TaskId, Cancelled>) {
         let names = unnoted(cancelled.values());
         if !names.is_empty() {
-            let noted = self
-                .connection
-                .run("note the cancel of names", async |open| note_names(open, &names).await);
+            let retention = self.name_retention;
+            let noted = self.connection.run("note the cancel of names", async |open| {
+                note_names(open, &names, retention).await
+            });
             tell_unnoted(noted.await);
         }
     }
@@ -223,8 +230,9 @@ macro_rules! cancel_in {
             where n.id = d.first
             for update of n skip locked
           ),
-          o as (update task_name n set outcome = 4 from e where n.topic = e.topic
-            and n.name = e.name)
+          o as (update task_name n set outcome = 4, expires_at = greatest(n.expires_at,
+            clock_timestamp() + make_interval(secs => $5))
+            from e where n.topic = e.topic and n.name = e.name)
         select first, topic, name, attempt, submitted_at, moved_to,
           name is null or (topic, name) in (select topic, name from e) as is_noted,
           (select p.name from principal p where p.id = d.submitted_by) as submitted_by,
@@ -254,11 +262,13 @@ pub(in crate::postgres) struct Cancelled {
     is_noted: bool,
 }
 
-/// Deletes those rows of `wanted` that exist and may be deleted.
+/// Deletes those rows of `wanted` that exist and may be deleted. The entries of their names are kept
+/// for at least `name_retention`: the tasks may be overdue for long.
 pub(in crate::postgres) async fn delete_rows(
     open: &mut PgConnection,
     wanted: &[CancelRow],
     statement: &'static str,
+    name_retention: Duration,
 ) -> Result<Vec<Cancelled>, sqlx::Error> {
     let shards: Vec<i16> = wanted.iter().map(|wanted| wanted.row.shard().as_smallint()).collect();
     let rows: Vec<Uuid> = wanted.iter().map(|wanted| wanted.row.uuid()).collect();
@@ -266,7 +276,7 @@ pub(in crate::postgres) async fn delete_rows(
     let by: Vec<Option<i16>> =
         wanted.iter().map(|wanted| wanted.by.map(PrincipalId::as_smallint)).collect();
     let query = sqlx::query(statement).bind(shards).bind(rows).bind(firsts).bind(by);
-    let deleted = query.fetch_all(open).await?;
+    let deleted = query.bind(name_retention.as_secs_f64()).fetch_all(open).await?;
     deleted.iter().map(cancelled_of).collect()
 }
 
@@ -274,7 +284,8 @@ pub(in crate::postgres) async fn delete_rows(
 /// and holds no locks. An entry that belongs to another task by now stays as it is. 4 is
 /// `names::CANCELLED`.
 const NOTE_NAMES: &str = "-- note cancelled names
-update task_name n set outcome = 4
+update task_name n set outcome = 4,
+  expires_at = greatest(n.expires_at, clock_timestamp() + make_interval(secs => $4))
 from unnest($1::text[], $2::text[], $3::uuid[]) as w (topic, name, first)
 where n.topic = w.topic and n.name = w.name and n.id = w.first and n.outcome is null";
 
@@ -293,11 +304,13 @@ pub(in crate::postgres) fn unnoted<'a>(
 pub(in crate::postgres) async fn note_names(
     open: &mut PgConnection,
     names: &[UnnotedName],
+    name_retention: Duration,
 ) -> Result<(), sqlx::Error> {
     let topics: Vec<&str> = names.iter().map(|(topic, _, _)| topic.as_str()).collect();
     let texts: Vec<&str> = names.iter().map(|(_, name, _)| name.as_str()).collect();
     let firsts: Vec<Uuid> = names.iter().map(|(_, _, first)| *first).collect();
-    sqlx::query(NOTE_NAMES).bind(topics).bind(texts).bind(firsts).execute(open).await?;
+    let query = sqlx::query(NOTE_NAMES).bind(topics).bind(texts).bind(firsts);
+    query.bind(name_retention.as_secs_f64()).execute(open).await?;
     Ok(())
 }
 

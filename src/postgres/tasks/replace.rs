@@ -33,7 +33,7 @@ use super::principals::STAMP;
 use super::sealed::StoredRecords;
 use crate::domain::{NewTask, Precondition, PrincipalId, TaskId, Timestamp};
 use crate::failpoint::{Failpoint, reach};
-use crate::postgres::connection::error::PostgresError;
+use crate::postgres::connection::error::{PostgresError, check_count};
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::connection::{ConnectionPurpose, PostgresSettings};
 use crate::sealing::{KeySet, PayloadKeys};
@@ -361,7 +361,8 @@ impl NameChange<'_> {
 
     /// The entry cannot be missing here, because it is locked.
     async fn move_entry(&self, open: &mut PgConnection) -> Result<(), sqlx::Error> {
-        if self.place(open, MOVE, None).await? { Ok(()) } else { Err(sqlx::Error::RowNotFound) }
+        let is_moved = self.place(open, MOVE, None).await?;
+        check_count(u64::from(is_moved), 1)
     }
 
     /// Stores the new task if `statement` provides its entry. Returns true when it does.

@@ -21,7 +21,7 @@ use crate::domain::ids::PUT_OFF;
 use crate::domain::{IdRange, Shard};
 use crate::error_chain::chain;
 use crate::postgres::connection::ConnectionPurpose;
-use crate::postgres::connection::error::Cause;
+use crate::postgres::connection::error::check_count;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
 
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
@@ -157,13 +157,15 @@ impl HeldTasks {
 
     /// Holds tasks of paused topics whose rows are in `range` of a shard: at most 1,000, in order.
     /// A task that cannot be moved does not stop the others.
+    ///
+    /// # Errors
+    /// After [`PostgresError::Unanswered`] the tasks may or may not have been moved. After any
+    /// other error none of them was.
     pub async fn hold(&mut self, shard: Shard, range: IdRange) -> Result<Held, PostgresError> {
         let mut rows_max = ROWS_MAX;
         loop {
             match self.hold_rows(shard, range, rows_max).await {
-                Err(error) if is_of_a_row(&error) && rows_max > 1 => {
-                    rows_max = (rows_max / 2).max(1);
-                }
+                Err(error) if is_halved(&mut rows_max, &error) => {}
                 Err(error) if is_of_a_row(&error) => {
                     let first = sqlx::query_scalar(FIRST_TO_HOLD).bind(range.from).bind(range.to);
                     let last = self.skipped(&error, first.bind(shard.as_smallint())).await?;
@@ -198,13 +200,15 @@ impl HeldTasks {
 
     /// Releases held tasks behind `after` whose topics are not paused: at most 1,000, of the next
     /// 20,000. A task that cannot be moved does not stop the others.
+    ///
+    /// # Errors
+    /// After [`PostgresError::Unanswered`] the tasks may or may not have been moved. After any
+    /// other error none of them was.
     pub async fn release(&mut self, after: Uuid) -> Result<Released, PostgresError> {
         let mut rows_max = ROWS_MAX;
         loop {
             match self.release_rows(after, rows_max).await {
-                Err(error) if is_of_a_row(&error) && rows_max > 1 => {
-                    rows_max = (rows_max / 2).max(1);
-                }
+                Err(error) if is_halved(&mut rows_max, &error) => {}
                 Err(error) if is_of_a_row(&error) => {
                     let first = sqlx::query_scalar(FIRST_TO_RELEASE).bind(after);
                     let last = self.skipped(&error, first.bind(IdRange::held().to)).await?;
@@ -247,10 +251,8 @@ impl HeldTasks {
                 .await?;
             let (released, followed): (i64, i64) =
                 (row.try_get("released")?, row.try_get("followed")?);
-            if released != followed {
-                // Without its entry in `task_follow`, a task cannot be found any more.
-                return Err(sqlx::Error::RowNotFound);
-            }
+            // Without its entry in `task_follow`, a task cannot be found any more.
+            check_count(followed.saturating_as::<u64>(), released.saturating_as::<usize>())?;
             let ids: Option<Vec<Option<Uuid>>> = row.try_get("ids")?;
             let ids: Vec<Uuid> = ids.into_iter().flatten().flatten().collect();
             let last: Option<Uuid> = row.try_get("last")?;
@@ -267,11 +269,17 @@ impl HeldTasks {
 
 /// Returns true when one of the rows is the cause: its values, or its missing entry.
 fn is_of_a_row(error: &PostgresError) -> bool {
-    let is_missing = matches!(
-        error,
-        PostgresError::Refused { source: Cause::Driver(sqlx::Error::RowNotFound), .. }
-    );
-    is_missing || error.is_of_the_data()
+    error.is_of_the_count() || error.is_of_the_data()
+}
+
+/// Halves the number of rows of the next statement, if one of several rows is the cause. Returns
+/// false otherwise.
+fn is_halved(rows_max: &mut i64, error: &PostgresError) -> bool {
+    let is_halved = *rows_max > 1 && is_of_a_row(error);
+    if is_halved {
+        *rows_max /= 2;
+    }
+    is_halved
 }
 
 #[cfg(test)]

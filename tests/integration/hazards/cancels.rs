@@ -47,7 +47,7 @@ fn anonymously(ids: &[TaskId]) -> Vec<(TaskId, Option<PrincipalId>)> {
 
 /// A new session that is already open, so only the statements take time.
 async fn canceller(stage: &Stage) -> Cancels {
-    let mut canceller = Cancels::new(&stage.settings);
+    let mut canceller = Cancels::new(&stage.settings, Duration::from_secs(3600));
     let nobody = TaskId::new(Timestamp::from_millis(1), Shard::new(7), 7);
     let (cancelled, outcome) = canceller.cancel_group(&[(nobody, None)]).await;
     outcome.unwrap();

@@ -232,7 +232,7 @@ async fn a_name_knows_how_its_task_has_ended_when_nothing_else_does() {
         .unwrap();
     let ids = waiting.each_ref().map(|task| task.id);
     let wanted = ids.map(|id| (id, None));
-    let (cancelled, outcome) = Cancels::new(&claimed.settings).cancel_group(&wanted).await;
+    let (cancelled, outcome) = Cancels::new(&claimed.settings, DAY).cancel_group(&wanted).await;
     outcome.unwrap();
     assert!(cancelled.iter().all(Option::is_some));
     holder.rollback().await.unwrap();

@@ -133,7 +133,7 @@ impl World {
             epoch,
             identities: identities.collect(),
             claims: Claims::new(&settings, rules),
-            canceller: Cancels::new(&settings),
+            canceller: Cancels::new(&settings, RETENTION),
             replaces: Replaces::new(&settings, RETENTION, 1),
             look_up: LookUp::new(&settings, &cluster, 1),
             mover: Mover::new(&settings),

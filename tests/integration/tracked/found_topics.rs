@@ -77,7 +77,7 @@ async fn the_topics_of_many_tasks_are_those_that_single_look_ups_find() {
     assert_eq!(scene.verdict(&failed).await, Verdict::Retrying);
     let pending = scene.submit_at(later, None, None).await;
     let cancelled = scene.submit_at(later, None, None).await;
-    let done = Cancels::new(&scene.settings).cancel_group(&[(cancelled, None)]).await;
+    let done = Cancels::new(&scene.settings, HOUR).cancel_group(&[(cancelled, None)]).await;
     assert!(done.1.is_ok() && done.0[0].is_some());
     let moved = scene.submit_at(later, None, None).await;
     move_to(&scene, moved, (later.plus(HOUR * 5), true)).await;

@@ -70,7 +70,7 @@ async fn finished(
 }
 
 pub async fn cancelled(scene: &Scene, first: TaskId) -> Result<bool, PostgresError> {
-    let (views, outcome) = Cancels::new(&scene.settings).cancel_group(&[(first, None)]).await;
+    let (views, outcome) = Cancels::new(&scene.settings, HOUR).cancel_group(&[(first, None)]).await;
     outcome.map(|()| views[0].is_some())
 }
 
@@ -183,6 +183,35 @@ async fn of_a_finish_and_a_settle_neither_misses_the_other() {
                 assert_eq!((settled, verdict), (1, Some(Verdict::FinishedInFlight)));
             }
             is_finished(&scene, first).await;
+            Some(())
+        })
+        .await;
+    }
+}
+
+/// The first attempt expires before its hand-over. Who finishes the task knows of it from elsewhere.
+#[tokio::test]
+async fn of_a_finish_and_an_expiry_the_first_decides_and_nothing_is_left() {
+    for is_settle_first in [true, false] {
+        staged(async || {
+            let scene = Scene::new("orders").await;
+            let first = scene.submit(Some("n"), Some(tracking(3))).await;
+            let batch = scene.claim().await;
+            let expires_at = scene.now().await;
+            let settlement = Settlement::new(&batch, &[Outcome::Expired { expires_at }]);
+            let mut store = store(&scene).await;
+            let settle = scene.settle_beside(scene.node, &settlement);
+            let finish = finished(&scene, &mut store, first);
+            if is_settle_first {
+                let (settled, verdict) = in_order(&scene, NAME, settle, finish).await?;
+                assert_eq!((settled, verdict), (1, None));
+                assert_eq!(scene.state(first).await, TaskState::Expired);
+                scene.is_tidy().await;
+            } else {
+                let (verdict, settled) = in_order(&scene, NAME, finish, settle).await?;
+                assert_eq!((settled, verdict), (1, Some(Verdict::FinishedInFlight)));
+                is_finished(&scene, first).await;
+            }
             Some(())
         })
         .await;

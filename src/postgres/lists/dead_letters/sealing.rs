@@ -1,11 +1,11 @@
 //! Seals dead letters for another topic: a sealed record opens in its own topic only.
 
-use az::SaturatingAs as _;
 use sqlx::postgres::PgConnection;
 use sqlx::{Row as _, postgres::PgRow};
 use uuid::Uuid;
 
 use crate::domain::{TaskId, TopicName, Unopened};
+use crate::postgres::connection::error::check_count;
 use crate::postgres::tasks::sealed::refused;
 use crate::sealing::{KeySet, OpenedRecord, OwnedColumns, RecordOwner};
 
@@ -71,8 +71,8 @@ pub(super) async fn seal_for(
         .execute(open)
         .await?;
     // The rows are locked, so they are there.
-    let count = sealed.len().saturating_as::<u64>();
-    if replaced.rows_affected() == count { Ok(unsealable) } else { Err(sqlx::Error::RowNotFound) }
+    check_count(replaced.rows_affected(), sealed.len())?;
+    Ok(unsealable)
 }
 
 type SealedAgain = Result<(Uuid, OwnedColumns), Unsealable>;

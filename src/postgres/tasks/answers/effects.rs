@@ -14,8 +14,9 @@ use crate::domain::{
     Actors, AttemptEvent, Finished, PrincipalId, Sent, TaskId, TaskState, TaskView, Timestamp,
     TopicName, TrackedRow, TrackedView, Ttr,
 };
+use crate::postgres::connection::error::check_count;
 use crate::postgres::tasks::names;
-use crate::postgres::tasks::settle::next_rows::{self, NextRow, check_count};
+use crate::postgres::tasks::settle::next_rows::{self, NextRow};
 
 /// Stands for a reason that the consumer did not give.
 const NO_REASON: &str = "no reason given";

@@ -1,6 +1,8 @@
 //! Cancels the task of a name if a precondition allows it. The decision is made under the lock of
 //! the entry.
 
+use std::time::Duration;
+
 use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
 
@@ -36,8 +38,10 @@ impl Replaces {
         condition: &Precondition,
         by: Option<PrincipalId>,
     ) -> Result<Withdrawal, PostgresError> {
-        let statement =
-            async |open: &mut PgConnection| withdraw(open, (topic, name), condition, by).await;
+        let retention = self.retention;
+        let statement = async |open: &mut PgConnection| {
+            withdraw(open, (topic, name), condition, (by, retention)).await
+        };
         self.pool.run("cancel a task by its name", statement).await
     }
 }
@@ -46,7 +50,7 @@ pub(in crate::postgres) async fn withdraw(
     open: &mut PgConnection,
     (topic, name): (&TopicName, &TaskName),
     condition: &Precondition,
-    by: Option<PrincipalId>,
+    (by, name_retention): (Option<PrincipalId>, Duration),
 ) -> Result<Withdrawal, sqlx::Error> {
     let mut transaction = open.begin().await?;
     let entry = lock(&mut transaction, topic.as_str(), name.as_str()).await?;
@@ -62,7 +66,8 @@ pub(in crate::postgres) async fn withdraw(
     let wanted = [CancelRow { row: entry.row, first: entry.id, by }];
     // The far table comes first: a task moves from there to a leaf, never back.
     for table in [FAR, NEAR] {
-        let deleted = delete_rows(&mut transaction, &wanted, table.statement).await?;
+        let deleted =
+            delete_rows(&mut transaction, &wanted, table.statement, name_retention).await?;
         if let Some(cancelled) = deleted.into_iter().next() {
             transaction.commit().await?;
             return Ok(Withdrawal::Cancelled(Box::new(cancelled.view)));

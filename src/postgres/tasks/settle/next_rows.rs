@@ -1,10 +1,10 @@
 //! The rows that follow an attempt. Settles and the answers of consumers insert such rows.
 
-use az::SaturatingAs as _;
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
 use crate::domain::TaskId;
+use crate::postgres::connection::error::check_count;
 
 /// A row that follows an attempt: of the next attempt, of the same attempt again, or a verdict row.
 #[derive(Debug)]
@@ -79,10 +79,4 @@ async fn insert_by(
         .execute(open)
         .await?;
     check_count(inserted.rows_affected(), rows.len())
-}
-
-/// # Errors
-/// When a statement has not met all of its rows.
-pub(in crate::postgres::tasks) fn check_count(met: u64, wanted: usize) -> Result<(), sqlx::Error> {
-    if met == wanted.saturating_as::<u64>() { Ok(()) } else { Err(sqlx::Error::RowNotFound) }
 }

@@ -187,13 +187,7 @@ impl Settlement {
             self.keep_name(batch, index, outcome, name);
         }
         match outcome {
-            Outcome::Published(_) | Outcome::Attempted { .. } => {}
-            Outcome::Expired { .. } => {
-                // The consumer of a tracked task may have left a note in `task_follow`.
-                if task.tracking.is_some() && !is_later_attempt {
-                    self.ended.push(Ended { first_id: task.id.uuid(), row_id: task.id.uuid() });
-                }
-            }
+            Outcome::Published(_) | Outcome::Attempted { .. } | Outcome::Expired { .. } => {}
             Outcome::Deferred { next, maybe_sent } => {
                 if let Some(next_ids) = &mut self.next_ids {
                     next_ids[index] = Some(next.uuid());
@@ -369,8 +363,9 @@ impl Tracked {
             Outcome::Dead { reason, .. } => {
                 (Delivery::Dead, None, None, Some(reason.replace('\0', " ")))
             }
-            // A published or expired task is final, tracked or not.
-            Outcome::Published(_) | Outcome::Expired { .. } => return None,
+            Outcome::Expired { .. } => (Delivery::Expired, None, None, None),
+            // A published task is final, tracked or not.
+            Outcome::Published(_) => return None,
         };
         // Tries of Kafka are counted apart from attempts: an outage uses none up.
         let tries = if appended_at.is_some() { 1 } else { task.attempt.saturating_add(1) };
@@ -492,8 +487,8 @@ mod tests {
         for (first_id, tracking, ended_count) in [
             (None, None, 0),
             (moved, None, 1),
-            (None, Some(tracking.as_slice()), 1),
-            (moved, Some(tracking.as_slice()), 1),
+            (None, Some(tracking.as_slice()), 0),
+            (moved, Some(tracking.as_slice()), 0),
         ] {
             let mut builder = BatchBuilder::new(BatchId::new(at(1), 0, 1), 1, 16);
             builder.push(TaskParts {
@@ -513,8 +508,15 @@ mod tests {
             assert_eq!(settlement.outcomes, [Outcome::EXPIRED]);
             assert_eq!(settlement.published_ats, [at(9).as_millis()]);
             assert_eq!((settlement.partitions[0], settlement.ended.len()), (-1, ended_count));
-            assert!(settlement.tracked.is_empty() && settlement.dead.is_empty());
-            assert_eq!(settlement.moves[0].outcome, Some(Outcome::EXPIRED_OF_NAME));
+            assert!(settlement.dead.is_empty() && settlement.follow_ups.is_empty());
+            // The settle of a tracked task looks for the note of its consumer first.
+            let deliveries = settlement.tracked.iter().map(|tracked| tracked.delivery);
+            let is_tracked = tracking.is_some();
+            let wanted: &[Delivery] = if is_tracked { &[Delivery::Expired] } else { &[] };
+            assert_eq!(deliveries.collect::<Vec<_>>(), wanted);
+            let outcomes: Vec<_> = settlement.moves.iter().map(|moved| moved.outcome).collect();
+            let wanted: &[_] = if is_tracked { &[] } else { &[Some(Outcome::EXPIRED_OF_NAME)] };
+            assert_eq!(outcomes, wanted);
         }
     }
 }

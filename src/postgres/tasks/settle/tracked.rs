@@ -15,12 +15,13 @@ use sqlx::{Connection as _, Row as _};
 use uuid::Uuid;
 
 use super::batches::bind_batches;
-use super::next_rows::{self, NextRow, check_count};
+use super::next_rows::{self, NextRow};
 use super::settlement::{Ended, Move, SettleRow, SettleTerms, Settled, Settlement, Tracked};
 use crate::domain::task::feedback::{AttemptRow, Delivery, Follow, Note, Proposal, noted_row};
 use crate::domain::{
     AttemptEvent, BatchId, IdRange, Outcome, Receipt, RecordPlace, Sent, TaskId, TrackedRow,
 };
+use crate::postgres::connection::error::check_count;
 
 impl Tracked {
     fn row(&self) -> AttemptRow {
@@ -345,7 +346,7 @@ async fn enter(
     let rows = sqlx::query(READ).bind(rest).fetch_all(open).await?;
     let followed: HashMap<Uuid, Followed> =
         rows.iter().map(followed_of).collect::<Result<_, sqlx::Error>>()?;
-    if followed.len() == met { Ok(followed) } else { Err(sqlx::Error::RowNotFound) }
+    check_count(followed.len().saturating_as::<u64>(), met).map(|()| followed)
 }
 
 fn smallint(number: u16) -> i16 {
@@ -390,7 +391,7 @@ impl<'a> Changes<'a> {
             }
             Some(followed @ Followed { follow, next_id: Some(next_id), .. }) => {
                 let (row, after) = noted_row(task.row(), *follow, task.tracking.attempts_max());
-                let goes_on = task.delivery != Delivery::Dead;
+                let goes_on = !matches!(task.delivery, Delivery::Dead | Delivery::Expired);
                 (after, goes_on.then(|| task.noted(row, followed, *next_id, terms)))
             }
             Some(Followed { follow, .. }) => {
@@ -403,19 +404,37 @@ impl<'a> Changes<'a> {
                 (proposal.follow, next)
             }
         };
-        let Some((id, tracking)) = next else { return self.bury(task, follow.attempt, submitted) };
+        let Some((id, tracking)) = next else {
+            return match task.delivery {
+                Delivery::Expired => self.expire(task),
+                _ => self.bury(task, follow.attempt, submitted),
+            };
+        };
         if followed.is_some() {
             self.followed.push((task.first.uuid(), id.uuid(), follow));
         }
         let tracking = Some(tracking.encode());
         let is_far = id.due_at() >= terms.leaves_end;
         self.rows.push(task.contents.next_row(id, submitted, (tracking, is_far)));
-        self.move_name(task, Some(id.uuid()));
+        self.move_name(task, Some(id.uuid()), None);
+    }
+
+    /// Ends a task whose line in the batch says that it has expired.
+    fn expire(&mut self, task: &Tracked) {
+        self.end(task);
+        self.move_name(task, None, Some(Outcome::EXPIRED_OF_NAME));
+    }
+
+    fn end(&mut self, task: &Tracked) {
+        self.gone.push(task.first.uuid());
+        if task.id != task.first {
+            self.ended.push(Ended { first_id: task.first.uuid(), row_id: task.id.uuid() });
+        }
     }
 
     fn bury(&mut self, task: &'a Tracked, attempt: u16, submitted: Submitted) {
         self.exhausted += u64::from(task.tracking.is_verdict);
-        self.gone.push(task.first.uuid());
+        self.end(task);
         self.dead.push(DeadRow {
             row_id: task.id.uuid(),
             reason: task.reason.as_deref().unwrap_or("given up"),
@@ -424,19 +443,16 @@ impl<'a> Changes<'a> {
             submitted,
             tracking: Some(task.tracking.redriven(attempt).encode()),
         });
-        if task.id != task.first {
-            self.ended.push(Ended { first_id: task.first.uuid(), row_id: task.id.uuid() });
-        }
-        self.move_name(task, None);
+        self.move_name(task, None, Some(Outcome::DEAD));
     }
 
-    fn move_name(&mut self, task: &Tracked, next: Option<Uuid>) {
+    fn move_name(&mut self, task: &Tracked, next: Option<Uuid>, outcome: Option<i16>) {
         self.moves.extend(task.contents.name.clone().map(|name| Move {
             topic: task.contents.topic.clone(),
             name,
             first_id: task.first.uuid(),
             next,
-            outcome: next.is_none().then_some(Outcome::DEAD),
+            outcome,
         }));
     }
 
