@@ -134,7 +134,8 @@ fn interpret(
     check: impl Fn(CheckedSettings<'_>) -> Vec<SettingProblem>,
 ) -> Result<Invocation, CommandRefusal> {
     let matches = command.try_get_matches_from_mut(words).map_err(CommandRefusal::Usage)?;
-    if is_token_on_command_line(&matches) {
+    // The flag exists for its variable.
+    if settings::exposed_secrets::is_on_command_line(&matches, "token") {
         let text = "a token on a command line is visible in the list of processes and in the \
                     shell's history; use PUNCTUAL_TOKEN or --token-file";
         return Err(CommandRefusal::Problems(vec![SettingProblem {
@@ -158,10 +159,10 @@ fn interpret(
         args::CommandArgs::DevPostgres(args) => Ok(Command::DevPostgres(args.into())),
         args::CommandArgs::Serve(args)
         | args::CommandArgs::Server(args::ServerCommand::Start(args)) => {
-            node(&args, host, check).map(Command::Serve)
+            node(&args, &matches, host, check).map(Command::Serve)
         }
         args::CommandArgs::Server(args::ServerCommand::Check(args)) => {
-            node(&args, host, check).map(Command::Check)
+            node(&args, &matches, host, check).map(Command::Check)
         }
         args::CommandArgs::Migrate(args)
         | args::CommandArgs::Server(args::ServerCommand::Migrate(args)) => {
@@ -198,25 +199,19 @@ fn interpret(
     }
 }
 
-/// Returns true when the token of a client was given as a flag. The flag exists for its variable.
-fn is_token_on_command_line(matches: &clap::ArgMatches) -> bool {
-    const ID: &str = "token";
-    let is_here = matches.try_contains_id(ID).is_ok()
-        && matches.value_source(ID) == Some(ValueSource::CommandLine);
-    is_here || matches.subcommand().is_some_and(|(_, below)| is_token_on_command_line(below))
-}
-
 fn fault(problems: Vec<SettingProblem>) -> Result<(), Vec<SettingProblem>> {
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-/// Reads the settings of a node.
+/// Reads the settings of a node from its arguments, and from the matches that they come from.
 fn node(
     args: &args::Serve,
+    matches: &clap::ArgMatches,
     host: &host::Host<'_>,
     check: impl Fn(CheckedSettings<'_>) -> Vec<SettingProblem>,
 ) -> Result<Box<Settings>, Vec<SettingProblem>> {
-    let settings = settings::read(args, host)?;
+    let exposed_secrets = settings::exposed_secrets::warnings(args, matches);
+    let settings = Settings { exposed_secrets, ..settings::read(args, host)? };
     fault(check(CheckedSettings::Node(&settings)))?;
     Ok(Box::new(settings))
 }

@@ -9,6 +9,7 @@
 pub mod pending;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,6 +64,15 @@ pub enum Limited {
     Principal(PrincipalName),
     /// All callers together, on all topics of the pattern.
     Topics(Pattern),
+}
+
+impl fmt::Display for Limited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Principal(name) => write!(f, "principal {name}"),
+            Self::Topics(pattern) => write!(f, "topics {pattern}"),
+        }
+    }
 }
 
 /// The need of a submit from one set of limits.
@@ -386,6 +396,7 @@ mod tests {
         assert_eq!(take(99, 0), Ok(()));
         assert_eq!(take(1, 0), Ok(()), "the whole burst");
         let exceeded = take(1, 0).unwrap_err();
+        assert_eq!(exceeded.whose.to_string(), "principal ann");
         assert_eq!(exceeded.limit, "tasks_per_second");
         assert_eq!(exceeded.retry_after, Duration::from_millis(100));
         assert!(take(1, 99).is_err());
@@ -442,6 +453,7 @@ mod tests {
         assert_eq!(take("ann", 6), Ok(()));
         let exceeded = take("bob", 5).unwrap_err();
         assert_eq!(exceeded.whose, Limited::Topics(pattern.clone()));
+        assert_eq!(exceeded.whose.to_string(), "topics orders.*");
         assert_eq!(exceeded.retry_after, Duration::from_secs(1));
         assert_eq!(take("bob", 4), Ok(()));
         let bob = principal("bob", tasks(1, 100));

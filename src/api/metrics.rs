@@ -12,7 +12,7 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// The limits that reject something, the service's own included. Each has a series from the start,
 /// so that a rate does not miss the first event.
-const LIMITS: [&str; 35] = [
+const LIMITS: [&str; 36] = [
     "requests_in_flight",
     "caller_requests",
     "caller_probes",
@@ -32,6 +32,7 @@ const LIMITS: [&str; 35] = [
     "submit_queue",
     "submit_queue_bytes",
     "submit_queue_share",
+    "submit_queue_bytes_share",
     "cancel_queue",
     "answer_queue",
     "answer_queue_share",

@@ -2,7 +2,9 @@
 //! for any setting. The module also makes room for the open files of the node.
 
 use az::SaturatingAs as _;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
+};
 
 use super::assembly::IN_FLIGHT_BATCHES_MAX;
 use crate::config::NodeLimits;
@@ -34,10 +36,14 @@ pub fn register(registry: &mut Registry, limits: &NodeLimits) {
     );
 }
 
-/// Forbids core dumps of this process: they hold payloads and passwords.
+/// Forbids core dumps of this process: they hold payloads and passwords. The limit alone does not
+/// stop a dump into the program that `core_pattern` may name. A process that is not dumpable has no
+/// dump at all, and only root can trace it or read its memory.
 pub(super) fn forbid_core_dumps() {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
-    if let Err(error) = setrlimit(Resource::Core, none) {
+    let done =
+        [setrlimit(Resource::Core, none), set_dumpable_behavior(DumpableBehavior::NotDumpable)];
+    for error in done.into_iter().filter_map(Result::err) {
         tracing::warn!(%error, "cannot forbid core dumps");
     }
 }
@@ -72,5 +78,19 @@ pub(super) fn make_room(connections_max: usize) {
              accepts no connection and cannot reconnect to Kafka and Postgres; raise it (ulimit \
              -n, LimitNOFILE), or lower --connections-max"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::dumpable_behavior;
+
+    use super::*;
+
+    #[test]
+    fn a_process_without_core_dumps_cannot_be_traced_either() {
+        forbid_core_dumps();
+        assert_eq!(getrlimit(Resource::Core).current, Some(0));
+        assert_eq!(dumpable_behavior(), Ok(DumpableBehavior::NotDumpable));
     }
 }

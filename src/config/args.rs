@@ -250,7 +250,8 @@ pub(super) struct Serve {
 #[derive(Args, Debug)]
 pub(super) struct KafkaProperties {
     /// A property of librdkafka, key=value; repeatable. The variable PUNCTUAL_KAFKA_PROPERTIES
-    /// takes key=value,key=value; a value with commas must be in the flag or the file.
+    /// takes key=value,key=value; a value with commas must be in the flag or the file. Flags are
+    /// visible in the list of processes: prefer the variable or the file for secrets.
     ///
     /// Any property can be set (TLS, SASL, compression.type ..), except those that the guarantees
     /// depend on, such as acks and enable.idempotence, and those with a setting of their own, such
@@ -408,8 +409,8 @@ pub(super) struct NodeArgs {
     /// the rest. From 0s to 1h.
     #[arg(long, env = "PUNCTUAL_DRAIN_TIMEOUT", value_name = "SPAN", default_value = "30s")]
     pub drain_timeout: String,
-    /// Allows a core dump when the node crashes. The dump has payloads and passwords. true or
-    /// false; the flag alone means true.
+    /// Allows a core dump when the node crashes. The dump has payloads and passwords. Without it,
+    /// only root can attach a debugger to the node. true or false; the flag alone means true.
     #[arg(long, env = "PUNCTUAL_CORE_DUMPS", value_name = "BOOL")]
     pub core_dumps: String,
 }

@@ -108,6 +108,6 @@ impl Host<'_> {
 }
 
 /// Returns the variable of a flag, such as PUNCTUAL_DATABASE_URL for `--database-url`.
-fn variable_of(flag: &str) -> String {
+pub(super) fn variable_of(flag: &str) -> String {
     format!("PUNCTUAL_{}", flag.trim_start_matches('-').to_uppercase().replace('-', "_"))
 }

@@ -193,7 +193,10 @@ pub(super) async fn check_server(connection: &mut Connection) -> Result<Faults, 
                 and (current_setting('log_statement') in ('mod', 'all')
                   or current_setting('log_min_duration_statement') <> '-1'
                   or current_setting('log_min_duration_sample') <> '-1')
-                or current_setting('log_parameter_max_length_on_error') <> '0' as logs_payloads,
+                or current_setting('log_parameter_max_length_on_error') <> '0'
+                or coalesce(current_setting('auto_explain.log_min_duration', true), '-1') <> '-1'
+                  and coalesce(current_setting('auto_explain.log_parameter_max_length', true), '0')
+                    <> '0' as logs_payloads,
               pg_is_in_recovery() as is_standby, current_setting('server_encoding') as encoding,
               coalesce(current_setting($1, true), '') = 'on' as is_pinned",
         )
@@ -221,7 +224,8 @@ struct ServerFacts {
     has_full_page_writes: bool,
     wal_compression: String,
     has_commit_delay: bool,
-    /// The server's log may hold the parameters of statements, which are payloads.
+    /// The server's log may hold the parameters of statements, which are payloads. The module
+    /// `auto_explain` logs them from Postgres 16 on, where it has a setting for that.
     logs_payloads: bool,
     is_standby: bool,
     encoding: String,
@@ -279,7 +283,8 @@ fn judge(facts: &ServerFacts) -> Faults {
     if facts.logs_payloads {
         faults.warnings.push(
             "Postgres logs failed, slow or all statements with their parameters, which include \
-             payloads; set log_parameter_max_length and log_parameter_max_length_on_error to 0"
+             payloads; set log_parameter_max_length, log_parameter_max_length_on_error and \
+             auto_explain.log_parameter_max_length to 0"
                 .to_owned(),
         );
     }
@@ -332,7 +337,8 @@ mod tests {
             (ServerFacts { wal_compression: "on".to_owned(), ..good() }, "pglz"),
             (ServerFacts { wal_compression: "pglz".to_owned(), ..good() }, "pglz"),
             (ServerFacts { has_commit_delay: true, ..good() }, "commit_delay"),
-            (ServerFacts { logs_payloads: true, ..good() }, "log_parameter_max_length"),
+            (ServerFacts { logs_payloads: true, ..good() }, "log_parameter_max_length_on_error"),
+            (ServerFacts { logs_payloads: true, ..good() }, "auto_explain"),
         ];
         for (facts, why) in slow {
             let warnings = judge(&facts).tolerated().unwrap();

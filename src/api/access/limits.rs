@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::iter;
+use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use az::SaturatingAs as _;
+use parking_lot::Mutex;
 
 use super::required::Access;
 use crate::access::limits::{Exceeded, InProgress, Limited, Limits, Needed};
@@ -17,8 +19,12 @@ use crate::api::problems::problem_type::ProblemType;
 use crate::api::problems::refusal::FieldOrigin;
 use crate::clock;
 use crate::domain::time::duration::spelled;
-use crate::domain::{Record, Timestamp, TopicName};
+use crate::domain::{Record, Throttle, Timestamp, TopicName};
 use crate::node::messages::{Draft, Due};
+
+/// The shortest interval between two log lines about reached limits.
+const LOG_EXCEEDED_EVERY: Duration = Duration::from_secs(60);
+static EXCEEDED_LOG: Mutex<Throttle> = Mutex::new(Throttle::new(LOG_EXCEEDED_EVERY));
 
 /// How a request counts as a read of its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,14 +66,27 @@ pub fn begin(
     reading: Reading,
 ) -> Result<Option<InProgress>, Problem> {
     let (limited, now) = (caller.principal.limited(), clock::monotonic());
-    let exceeded = |exceeded: Exceeded| Problem::quota_exceeded(&exceeded);
-    let in_progress = policy.quotas().begin(limited, now).map_err(exceeded)?;
+    let refuse = |exceeded: Exceeded| refused(&exceeded);
+    let in_progress = policy.quotas().begin(limited, now).map_err(refuse)?;
     match reading {
         Reading::No => {}
-        Reading::Always => policy.quotas().take_read(limited, now).map_err(exceeded)?,
-        Reading::IfUnchanged => policy.quotas().check_debt(limited, now).map_err(exceeded)?,
+        Reading::Always => policy.quotas().take_read(limited, now).map_err(refuse)?,
+        Reading::IfUnchanged => policy.quotas().check_debt(limited, now).map_err(refuse)?,
     }
     Ok(in_progress)
+}
+
+/// Makes the problem of a request at a limit. Logs whose limit it is, once a minute at most.
+fn refused(exceeded: &Exceeded) -> Problem {
+    if EXCEEDED_LOG.lock().lets_through(clock::monotonic()) {
+        tracing::warn!(
+            whose = %exceeded.whose,
+            limit = exceeded.limit,
+            "a principal or a topic has reached its limit; a request was refused (logged once a \
+             minute at most; the metric counts all)"
+        );
+    }
+    Problem::quota_exceeded(exceeded)
 }
 
 /// Counts a dry run, which is a read of its caller.
@@ -76,7 +95,7 @@ pub fn begin(
 /// 429 when the caller has used up its reads.
 pub fn charge_dry_run(policy: &PolicyHandle, caller: &Caller) -> Result<(), Problem> {
     let taken = policy.quotas().take_read(caller.principal.limited(), clock::monotonic());
-    taken.map_err(|exceeded| Problem::quota_exceeded(&exceeded))
+    taken.map_err(|exceeded| refused(&exceeded))
 }
 
 /// Counts a change that has only told the caller something, as a read. Before the answer nobody
@@ -112,6 +131,19 @@ pub fn charge<'a>(
     caller: &Caller,
     records: impl Iterator<Item = &'a Record>,
 ) -> Result<(), Problem> {
+    take(policy, caller, records).map_err(|exceeded| refused(&exceeded))
+}
+
+/// Charges a submit as [`charge`] does. The submit waits at a limit and is not refused, so the log
+/// says nothing.
+///
+/// # Errors
+/// When a limit leaves too little for all tasks. Then nothing is charged.
+pub fn take<'a>(
+    policy: &PolicyHandle,
+    caller: &Caller,
+    records: impl Iterator<Item = &'a Record>,
+) -> Result<(), Exceeded> {
     let current = policy.current();
     let (name, limits) = caller.principal.limited();
     let mut own = Needed { whose: Limited::Principal(name.clone()), limits, tasks: 0, bytes: 0 };
@@ -129,8 +161,7 @@ pub fn charge<'a>(
         return Ok(());
     }
     let needed: Vec<Needed<'_>> = iter::once(own).chain(of_topics.into_values()).collect();
-    let taken = policy.quotas().take_submit(&needed, clock::monotonic());
-    taken.map_err(|exceeded| Problem::quota_exceeded(&exceeded))
+    policy.quotas().take_submit(&needed, clock::monotonic())
 }
 
 /// Checks one task against the limits of its caller and of its topic.

@@ -136,7 +136,8 @@ pub fn charge<'a>(
     caller: &Caller,
     records: impl Iterator<Item = &'a Record>,
 ) -> Result<(), Refused> {
-    limits::charge(policy, caller, records).map_err(|problem| refused(&problem))
+    let taken = limits::take(policy, caller, records);
+    taken.map_err(|exceeded| refused(&Problem::quota_exceeded(&exceeded)))
 }
 
 /// Returns the task of an answer, with the permit of its caller. For a caller without the right on

@@ -73,7 +73,7 @@ pub enum TokenCommand {
 
 const NEW_EXAMPLES: &str = "\
 Examples:
-  punctual token new --principal order-service > order-service.token
+  (umask 077; punctual token new --principal order-service > order-service.token)
   punctual token new --principal ann@shop.example --expires 90d";
 
 const CHECK_EXAMPLES: &str = "\

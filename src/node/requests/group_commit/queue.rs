@@ -10,7 +10,8 @@ use crate::node::messages::Refusal;
 use crate::node::metrics::NodeMetrics;
 use crate::telemetry::CountGuard;
 
-/// The unit in which the bytes of the queue are counted: a semaphore counts only up to 2^32.
+/// The unit in which the bytes of the queue are counted: a semaphore counts only up to 2^32. Each
+/// request takes at least one.
 const BYTES_UNIT: usize = 1024;
 
 /// The limits of the queue.
@@ -23,9 +24,15 @@ pub struct QueueLimits {
 /// Room in the queue, and the share of a request in the gauges.
 #[derive(Debug)]
 pub struct Room {
-    _permits: [OwnedSemaphorePermit; 2],
-    _share: Share<PrincipalName>,
+    _of_limits: [RoomOfLimit; 2],
     _shown: [CountGuard; 2],
+}
+
+/// Room of one limit. It is free again before its principal may take more.
+#[derive(Debug)]
+struct RoomOfLimit {
+    _permit: OwnedSemaphorePermit,
+    _share: Share<PrincipalName>,
 }
 
 /// A request for room.
@@ -39,26 +46,64 @@ pub struct Asked<'a> {
 /// The room for tasks that wait to be stored, or are being stored.
 #[derive(Clone, Debug)]
 pub struct Queue {
-    tasks: Arc<Semaphore>,
-    tasks_max: usize,
-    bytes: Arc<Semaphore>,
+    tasks: QueueLimit,
+    bytes: QueueLimit,
+}
+
+/// One limit of the queue. A principal may reach it alone, but has a half of it beside others.
+#[derive(Clone, Debug)]
+struct QueueLimit {
+    units_max: usize,
+    free: Arc<Semaphore>,
     shares: Shares<PrincipalName>,
+    /// The name of the limit in refusals.
+    name: &'static str,
+    /// The name of the half in refusals.
+    share_name: &'static str,
+}
+
+impl QueueLimit {
+    fn new(units_max: usize, name: &'static str, share_name: &'static str) -> Self {
+        let free = Arc::new(Semaphore::new(units_max));
+        Self { units_max, free, shares: Shares::new(units_max), name, share_name }
+    }
+
+    fn take(
+        &self,
+        principal: &PrincipalName,
+        units: usize,
+        now: Monotonic,
+    ) -> Result<RoomOfLimit, Refusal> {
+        let share = self.shares.take(principal, units, now);
+        let share = share.ok_or(Refusal::Busy { limit: self.share_name })?;
+        let permits = u32::try_from(units).unwrap_or(u32::MAX);
+        match Arc::clone(&self.free).try_acquire_many_owned(permits) {
+            Ok(permit) => Ok(RoomOfLimit { _permit: permit, _share: share }),
+            // The refused request has its share until this function returns.
+            Err(_full) => {
+                self.shares.lacked_room(principal, now);
+                Err(Refusal::Busy { limit: self.name })
+            }
+        }
+    }
+
+    fn is_unused(&self) -> bool {
+        self.free.available_permits() == self.units_max
+    }
 }
 
 impl Queue {
     pub fn new(limits: QueueLimits) -> Self {
-        let bytes = Semaphore::new(limits.bytes_max.div_ceil(BYTES_UNIT));
+        let units_max = limits.bytes_max.div_ceil(BYTES_UNIT);
         Self {
-            tasks: Arc::new(Semaphore::new(limits.tasks_max)),
-            tasks_max: limits.tasks_max,
-            bytes: Arc::new(bytes),
-            shares: Shares::new(limits.tasks_max),
+            tasks: QueueLimit::new(limits.tasks_max, "submit_queue", "submit_queue_share"),
+            bytes: QueueLimit::new(units_max, "submit_queue_bytes", "submit_queue_bytes_share"),
         }
     }
 
     /// Returns true when no task waits to be stored.
     pub fn is_empty(&self) -> bool {
-        self.tasks.available_permits() == self.tasks_max
+        self.tasks.is_unused()
     }
 
     /// Takes room for a request. The refusal names the reached limit, because each limit is a
@@ -69,39 +114,19 @@ impl Queue {
         metrics: &NodeMetrics,
         now: Monotonic,
     ) -> Result<Room, Refusal> {
-        let share = self.shares.take(asked.principal, asked.tasks, now);
-        let share = share.ok_or(Refusal::Busy { limit: "submit_queue_share" })?;
-        let acquired = try_acquire(&self.tasks, asked.tasks, "submit_queue").and_then(|tasks| {
-            let bytes = asked.bytes.div_ceil(BYTES_UNIT);
-            Ok([tasks, try_acquire(&self.bytes, bytes, "submit_queue_bytes")?])
-        });
-        let permits = match acquired {
-            Ok(permits) => permits,
-            Err(full) => {
-                self.shares.lacked_room(asked.principal, now);
-                return Err(full);
-            }
-        };
+        let tasks = self.tasks.take(asked.principal, asked.tasks, now)?;
+        let units = asked.bytes.div_ceil(BYTES_UNIT).max(1);
+        let bytes = self.bytes.take(asked.principal, units, now)?;
         let shown =
             |gauge, amount| CountGuard::new(gauge, i64::try_from(amount).unwrap_or(i64::MAX));
         Ok(Room {
-            _permits: permits,
-            _share: share,
+            _of_limits: [tasks, bytes],
             _shown: [
                 shown(&metrics.submit_queue_tasks, asked.tasks),
                 shown(&metrics.submit_queue_bytes, asked.bytes),
             ],
         })
     }
-}
-
-fn try_acquire(
-    semaphore: &Arc<Semaphore>,
-    count: usize,
-    limit: &'static str,
-) -> Result<OwnedSemaphorePermit, Refusal> {
-    let count = u32::try_from(count).unwrap_or(u32::MAX);
-    Arc::clone(semaphore).try_acquire_many_owned(count).map_err(|_full| Refusal::Busy { limit })
 }
 
 #[cfg(test)]
@@ -140,42 +165,63 @@ mod tests {
         assert!(room_for(2, 3 * BYTES_UNIT).is_ok());
     }
 
-    #[test]
-    fn no_principal_holds_more_than_half_while_others_wait() {
-        let queue = Queue::new(QueueLimits { tasks_max: 10, bytes_max: 10 * BYTES_UNIT });
+    /// Fills a queue with ten requests of one principal, of `asked` tasks and bytes each. Then
+    /// another principal comes. The limit has the names `full` and `share`.
+    fn fill(limits: QueueLimits, asked: (usize, usize), full: &'static str, share: &'static str) {
+        let queue = Queue::new(limits);
         let metrics = NodeMetrics::register(&mut Registry::default());
         let [flood, other] = ["flood", "other"].map(|name| PrincipalName::new(name).unwrap());
         let at = |seconds: u64| Monotonic::from_start(Duration::from_secs(100 + seconds));
-        let ask = |principal: &PrincipalName, tasks, seconds: u64| {
-            queue.room_for(Asked { principal, tasks, bytes: 1 }, &metrics, at(seconds))
+        let ask = |principal: &PrincipalName, seconds: u64| {
+            let (tasks, bytes) = asked;
+            queue.room_for(Asked { principal, tasks, bytes }, &metrics, at(seconds))
         };
-        let full = |limit| Some(Refusal::Busy { limit });
-        let mut held: Vec<Room> = (0..10).map(|_| ask(&flood, 1, 0).unwrap()).collect();
-        assert_eq!(ask(&flood, 1, 0).err(), full("submit_queue"), "alone, it has all of it");
-        assert_eq!(ask(&other, 1, 0).err(), full("submit_queue"));
-        // One task of the flood is stored. Its place is for the other.
+        let busy = |limit| Some(Refusal::Busy { limit });
+        let mut held: Vec<Room> = (0..10).map(|_| ask(&flood, 0).unwrap()).collect();
+        assert_eq!(ask(&flood, 0).err(), busy(full), "alone, it has all of it");
+        assert_eq!(ask(&other, 0).err(), busy(full));
+        // One request of the flood is stored. Its place is for the other.
         held.pop();
-        assert_eq!(ask(&flood, 1, 1).err(), full("submit_queue_share"));
-        let own = ask(&other, 1, 1).unwrap();
+        assert_eq!(ask(&flood, 1).err(), busy(share));
+        let own = ask(&other, 1).unwrap();
         held.truncate(4);
-        held.push(ask(&flood, 1, 20).unwrap());
-        assert_eq!(ask(&flood, 1, 20).err(), full("submit_queue_share"), "while the other is here");
+        held.push(ask(&flood, 20).unwrap());
+        assert_eq!(ask(&flood, 20).err(), busy(share), "while the other is here");
         drop(own);
-        held.push(ask(&flood, 1, 20).unwrap());
+        held.push(ask(&flood, 20).unwrap());
         held.clear();
-        assert!(queue.shares.is_empty() && queue.is_empty());
+        assert!(queue.tasks.shares.is_empty() && queue.bytes.shares.is_empty());
+        assert!(queue.is_empty() && queue.bytes.is_unused());
+    }
+
+    #[test]
+    fn no_principal_holds_more_than_half_of_the_tasks_while_others_wait() {
+        let limits = QueueLimits { tasks_max: 10, bytes_max: 1000 * BYTES_UNIT };
+        fill(limits, (1, 1), "submit_queue", "submit_queue_share");
+    }
+
+    #[test]
+    fn no_principal_holds_more_than_half_of_the_bytes_while_others_wait() {
+        let limits = QueueLimits { tasks_max: 1000, bytes_max: 100 * BYTES_UNIT };
+        let few_large = (1, 10 * BYTES_UNIT);
+        fill(limits, few_large, "submit_queue_bytes", "submit_queue_bytes_share");
     }
 
     #[test]
     fn a_request_beyond_the_half_passes_alone() {
-        let queue = Queue::new(QueueLimits { tasks_max: 10, bytes_max: 10 * BYTES_UNIT });
         let metrics = NodeMetrics::register(&mut Registry::default());
         let [one, two] = ["one", "two"].map(|name| PrincipalName::new(name).unwrap());
-        let ask = |principal: &PrincipalName, tasks| {
-            queue.room_for(Asked { principal, tasks, bytes: 1 }, &metrics, Monotonic::default())
-        };
-        let _small = ask(&one, 1).unwrap();
-        let large = ask(&two, 8);
-        assert!(large.is_ok() && ask(&two, 1).is_err());
+        for (large, share) in
+            [((8, 1), "submit_queue_share"), ((1, 8 * BYTES_UNIT), "submit_queue_bytes_share")]
+        {
+            let queue = Queue::new(QueueLimits { tasks_max: 10, bytes_max: 10 * BYTES_UNIT });
+            let ask = |principal: &PrincipalName, (tasks, bytes): (usize, usize)| {
+                let asked = Asked { principal, tasks, bytes };
+                queue.room_for(asked, &metrics, Monotonic::default())
+            };
+            let _small = ask(&one, (1, 1)).unwrap();
+            let _large = ask(&two, large).unwrap();
+            assert_eq!(ask(&two, (1, 1)).err(), Some(Refusal::Busy { limit: share }));
+        }
     }
 }
