@@ -2,31 +2,32 @@
 //!
 //! - `task`: a task, its record and its terms: expiry, spread, retries. `task/feedback` decides
 //!   about the answers of consumers.
-//! - `batch`, `outcome`: the tasks of one claim, and what became of each.
+//! - `batch`: the tasks of one claim, and the outcome of each.
 //! - `ids`, `shard`, `leaves`: ids that hold due time and shard; the partitions they fall into.
 //! - `schedule`, `topic`, `principal`: recurring schedules; topics and their policies; callers.
 //! - `selection`: which tasks a list or a bulk change selects, and the position in a list.
 //! - `cluster`: the settings that all nodes share.
+//! - `text`: numbers and foreign text, as people read them.
 //! - `time`: times, durations, and the throttle of log lines.
 
 pub mod batch;
 pub mod cluster;
 pub mod ids;
 pub mod leaves;
-pub mod outcome;
 pub mod principal;
 pub mod schedule;
 pub mod selection;
 pub mod shard;
 pub mod task;
+pub mod text;
 pub mod time;
 pub mod topic;
 
+pub use batch::outcome::{Failure, Outcome, Receipt};
 pub use batch::width_class::{Reach, WidthClass};
 pub use batch::{Batch, BatchBuilder, BatchTask};
 pub use cluster::{ClusterSettings, ClusterWishes};
 pub use ids::{BatchId, IdRange, NodeId, TaskId};
-pub use outcome::{Failure, Outcome, Receipt};
 pub use principal::{PrincipalId, PrincipalName};
 pub use schedule::name::ScheduleName;
 pub use selection::{Choice, Cursor, List, Page, PendingState, Selection};

@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use crate::domain::text::escaped_where;
+
 /// A task from an answer. The members that every task has are required: without them the answer is
 /// not a node's.
 #[derive(Deserialize, Debug)]
@@ -226,20 +228,7 @@ pub fn is_steering(c: char) -> bool {
 
 /// Escapes the steering characters of foreign text, but for line breaks and tabs.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_steering) {
-        return Cow::Borrowed(text);
-    }
-    let is_harmless = |c: char| !is_steering(c) || matches!(c, '\n' | '\t');
-    text.chars()
-        .fold(String::with_capacity(text.len()), |mut safe, c| {
-            if is_harmless(c) {
-                safe.push(c)
-            } else {
-                safe.extend(c.escape_default())
-            }
-            safe
-        })
-        .into()
+    escaped_where(text, |c| is_steering(c) && !matches!(c, '\n' | '\t'))
 }
 
 /// Escapes the steering characters of foreign text, which stays on one line.

@@ -8,6 +8,9 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use crate::domain::Timestamp;
+use crate::domain::text::estimate;
+
+pub use crate::domain::text::grouped;
 
 /// The characters that an address may have as they are: letters, digits and `-._~`.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -55,23 +58,9 @@ pub fn items<'a>(object: &'a Value, name: &str) -> &'a [Value] {
     object.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Returns a number with a comma between thousands.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
 /// Returns a figure of the API: its count, and `about` in front when it is sampled.
 pub fn figure(figure: &Value) -> String {
-    let about = if is_true(figure, "exact") { "" } else { "about " };
-    format!("{about}{}", grouped(number(figure, "count")))
+    estimate(number(figure, "count"), is_true(figure, "exact"))
 }
 
 /// Returns a span of milliseconds with its two largest units.
@@ -135,8 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_spans_are_short() {
-        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    fn figures_and_spans_are_short() {
         let spans = [7, 1_250, 59_000, 61_000, 3_600_000, 90_000_000].map(span);
         assert_eq!(spans, ["7 ms", "1.2 s", "59 s", "1 min 1 s", "1 h", "1 d 1 h"]);
         assert_eq!(figure(&json!({"count": 12_000, "exact": false})), "about 12,000");

@@ -1,5 +1,6 @@
 //! A batch: the tasks of one claim, in one piece of memory.
 
+pub mod outcome;
 pub mod width_class;
 
 use std::ops::Range;

@@ -18,6 +18,7 @@ use rdkafka::producer::ProducerContext;
 use super::signs::Signs;
 use super::{DeliveryOutcome, DeliveryReport, KafkaContact, KafkaMetrics, Mode, Reason};
 use crate::clock;
+use crate::domain::text::escaped;
 use crate::domain::{Monotonic, Receipt, Throttle, Timestamp};
 use crate::telemetry::traces::Publications;
 
@@ -145,7 +146,7 @@ impl TokenTrouble<'_> {
     /// Returns the reason on one line, cut to a readable length.
     pub(super) fn text(self) -> String {
         let cut: String = without_query(self.0).chars().take(TOKEN_REASON_CHARS_MAX).collect();
-        one_line(&cut).into_owned()
+        escaped(&cut).into_owned()
     }
 }
 
@@ -181,29 +182,13 @@ pub(super) fn token_trouble_of_error<'a>(
 /// URL, which may have a secret.
 pub(super) fn shown_line<'a>(facility: &str, line: &'a str) -> Cow<'a, str> {
     let trouble = token_trouble_of_log(facility, line);
-    trouble.map_or_else(|| one_line(line), |trouble| trouble.text().into())
+    trouble.map_or_else(|| escaped(line), |trouble| trouble.text().into())
 }
 
 /// The same for the reason of an error.
 pub(super) fn shown_reason<'a>(error: &KafkaError, reason: &'a str) -> Cow<'a, str> {
     let trouble = token_trouble_of_error(error, reason);
-    trouble.map_or_else(|| one_line(reason), |trouble| trouble.text().into())
-}
-
-/// Returns the text with its control characters escaped. A broker must not be able to write lines
-/// of its own into the log.
-fn one_line(text: &str) -> Cow<'_, str> {
-    if text.contains(char::is_control) {
-        text.chars()
-            .flat_map(|char| match char.is_control() {
-                true => char.escape_default().collect::<Vec<_>>(),
-                false => vec![char],
-            })
-            .collect::<String>()
-            .into()
-    } else {
-        text.into()
-    }
+    trouble.map_or_else(|| escaped(reason), |trouble| trouble.text().into())
 }
 
 impl ClientContext for Context {
@@ -211,7 +196,8 @@ impl ClientContext for Context {
         if let Some(trouble) = token_trouble_of_log(facility, line) {
             return self.contact.note_token_failure(&trouble.text(), clock::monotonic());
         }
-        let line = &one_line(line);
+        // A broker must not be able to write lines of its own into the log.
+        let line = &escaped(line);
         if tells_of_a_lost_leader(facility, line) {
             self.observed.is_stuck.store(true, Ordering::Relaxed);
         }
@@ -325,12 +311,6 @@ impl LogThrottles {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_line_of_a_broker_stays_one_line() {
-        assert_eq!(one_line("Broker: out of order"), "Broker: out of order");
-        assert_eq!(one_line("a\nINFO forged\u{1b}[2J\r"), "a\\nINFO forged\\u{1b}[2J\\r");
-    }
 
     #[test]
     fn a_missing_token_is_known_by_its_line_and_by_its_error() {

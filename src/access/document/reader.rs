@@ -174,10 +174,3 @@ pub fn key_span(table: &Value<'_>, name: &str) -> Option<Range<usize>> {
     let mut keys = table.get_ref().as_table()?.keys();
     keys.find(|key| key.get_ref() == name).map(Spanned::span)
 }
-
-/// Escapes control characters, which a message must not bring to a terminal.
-pub fn printable(text: &str) -> String {
-    let escaped =
-        |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
-    text.chars().map(escaped).collect()
-}

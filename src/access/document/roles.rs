@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use toml::de::DeTable;
 
-use super::reader::{Reader, Value, key_span, printable};
+use super::reader::{Reader, Value, key_span};
 use crate::access::action::Action;
 use crate::access::pattern::Pattern;
 use crate::access::rights::{Grants, Rule};
+use crate::domain::text::escaped;
 
 /// The keys of a table from which [`Roles::grants`] reads.
 pub const GRANTS: [&str; 4] = ["roles", "allow", "deny", "operate"];
@@ -122,7 +123,7 @@ fn topics(reader: &mut Reader<'_>, value: Option<&Value<'_>>, is_allowed: bool) 
                 }
                 topics.push(pattern);
             }
-            Err(error) => reader.problem(&at, printable(&error.to_string())),
+            Err(error) => reader.problem(&at, escaped(&error.to_string())),
         }
     }
     topics

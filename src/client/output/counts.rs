@@ -2,11 +2,11 @@
 
 use serde::Deserialize;
 
-use super::figures::grouped;
 use super::table::Table;
 use crate::client::answer::{Ending, NodeAnswer};
 use crate::client::pages::unknown_topic;
 use crate::client::task::one_line;
+use crate::domain::text::estimate;
 
 #[derive(Deserialize)]
 struct CountsTable {
@@ -41,8 +41,7 @@ struct Minute {
 
 impl ShownFigure {
     fn text(&self) -> String {
-        let about = if self.exact { "" } else { "about " };
-        format!("{about}{}", grouped(self.count))
+        estimate(self.count, self.exact)
     }
 }
 

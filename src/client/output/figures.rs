@@ -4,18 +4,7 @@ use std::time::Duration;
 
 use az::SaturatingAs as _;
 
-/// Formats `1234567` as `1,234,567`.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
+pub use crate::domain::text::grouped;
 
 /// Formats a count with its noun: `1,234 tasks`, `1 task`.
 pub fn counted(number: u64, what: &str) -> String {
@@ -45,7 +34,6 @@ mod tests {
 
     #[test]
     fn figures_are_grouped_and_have_units() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([counted(1, "task"), counted(2000, "task")], ["1 task", "2,000 tasks"]);
         assert_eq!(
             [4_130, 61_000, 7_260_000].map(|ms| span(Duration::from_millis(ms))),

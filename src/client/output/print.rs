@@ -109,7 +109,7 @@ pub fn dropped(answer: &NodeAnswer) -> Result<String, Ending> {
 /// Describes a dead letter that was redriven.
 pub fn redriven(answer: &NodeAnswer) -> Result<String, Ending> {
     let Task { id, state, due_at, topic, .. } = answer.read()?;
-    Ok(one_line(&format!("{id}  put back, {state}, due {due_at} to {topic}")))
+    Ok(one_line(&format!("{id}  redriven, {state}, due {due_at} to {topic}")))
 }
 
 /// Returns foreign text as one word for a shell, quoted if necessary.

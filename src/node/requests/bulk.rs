@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use az::SaturatingAs as _;
 
-use super::postgres_failures::{Tries, unavailable_of, unavailable_of_read};
+use super::postgres_failures::{Tries, retrying, unavailable_of, unavailable_of_read};
 use super::replacer::{moved, place_of};
 use crate::access::Principal;
 use crate::access::permit::{self, CancelManyPermit, Redrive, Right};
@@ -323,7 +323,7 @@ impl Bulks {
             let Some(last) = changed.last else { break };
             from = Some(Cursor { after: last });
             progress.task_count += match change {
-                DeadLetterChange::Redrive => self.put_back(&changed.rows),
+                DeadLetterChange::Redrive => self.redriven(&changed.rows),
                 DeadLetterChange::Drop => self.dropped(changed.rows.len()),
             };
             if !progress.has_time() {
@@ -364,9 +364,9 @@ impl Bulks {
         to: Option<&TopicName>,
     ) -> Result<Option<TaskView>, Unavailable> {
         let by = self.number_of(permit.principal()).await?;
-        let redriven = change(|| self.dead_letters.redrive_to(permit.id(), by, to)).await?;
+        let redriven = retrying(|| self.dead_letters.redrive_to(permit.id(), by, to)).await?;
         Ok(redriven.map(|redriven| {
-            self.put_back(&[redriven.row]);
+            self.redriven(&[redriven.row]);
             redriven.view
         }))
     }
@@ -377,7 +377,7 @@ impl Bulks {
         permit: &TaskPermit<permit::Drop>,
     ) -> Result<Option<TaskView>, Unavailable> {
         let by = self.number_of(permit.principal()).await?;
-        let dropped = change(|| self.dead_letters.discard(permit.id(), by)).await?;
+        let dropped = retrying(|| self.dead_letters.discard(permit.id(), by)).await?;
         self.dropped(usize::from(dropped.is_some()));
         Ok(dropped)
     }
@@ -389,7 +389,7 @@ impl Bulks {
     }
 
     /// Has the new rows claimed at once, and returns their number.
-    fn put_back(&self, rows: &[TaskId]) -> u64 {
+    fn redriven(&self, rows: &[TaskId]) -> u64 {
         self.shared.claim_late(IdRange::spanning(rows.iter().copied()));
         let count = rows.len().saturating_as::<u64>();
         self.shared.metrics.redriven.inc_by(count);
@@ -413,19 +413,6 @@ fn is_moved_by(shift: Shift, due_at: Timestamp, now: Timestamp) -> bool {
         Shift::Earlier(_) | Shift::To(_) => due_at.max(next) <= now,
     };
     next != due_at && !is_due_already
-}
-
-/// Changes one dead letter, and retries when the change gave way.
-async fn change<T, F: Future<Output = Result<T, PostgresError>>>(
-    make: impl Fn() -> F,
-) -> Result<T, Unavailable> {
-    let mut tries = Tries::default();
-    loop {
-        match make().await {
-            Err(error) if tries.again(&error) => {}
-            outcome => return outcome.map_err(|error| unavailable_of(&error)),
-        }
-    }
 }
 
 #[cfg(test)]

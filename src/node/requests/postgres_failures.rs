@@ -45,6 +45,20 @@ impl Tries {
     }
 }
 
+/// Makes a change, and retries when it gave way to another transaction. Returns the answer for a
+/// failed change.
+pub async fn retrying<T, F: Future<Output = Result<T, PostgresError>>>(
+    change: impl Fn() -> F,
+) -> Result<T, Unavailable> {
+    let mut tries = Tries::default();
+    loop {
+        match change().await {
+            Err(error) if tries.again(&error) => {}
+            outcome => return outcome.map_err(|error| unavailable_of(&error)),
+        }
+    }
+}
+
 /// Returns the refusal for a task that Postgres did not store.
 pub fn refusal_of(error: &PostgresError) -> Refusal {
     let reason = chain(error);

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use super::moving::{self, Reads};
 use super::placing::{Placer, assign_ids, clamp};
-use super::postgres_failures::{
-    Tries, refusal_of, refusal_of_read, unavailable_of, unavailable_of_read,
-};
+use super::postgres_failures::{Tries, refusal_of, refusal_of_read, retrying, unavailable_of_read};
 use crate::access::permit::{Cancel, Move, Permit};
 use crate::domain::{
     IdRange, NewTask, Precondition, PrincipalId, PrincipalName, TaskId, TaskName, TaskState,
@@ -157,23 +155,16 @@ impl Replacer {
         name: &TaskName,
         condition: &Precondition,
     ) -> Result<Withdrawal, Unavailable> {
-        let mut tries = Tries::default();
         let by = self.number_of(&permit.principal().name).await?;
         let changed = Changed::Name(permit.topic().clone(), name.clone());
         let turns = self.turns(&changed, &permit.principal().name).await;
         let _turns = turns.map_err(|limit| Unavailable::Busy { limit })?;
-        loop {
-            match self.replaces.withdraw(permit.topic(), name, condition, by).await {
-                Ok(done) => {
-                    if matches!(done, Withdrawal::Cancelled(_)) {
-                        self.shared.metrics.cancelled.inc();
-                    }
-                    return Ok(done);
-                }
-                Err(error) if tries.again(&error) => {}
-                Err(error) => return Err(unavailable_of(&error)),
-            }
+        let withdraw = || self.replaces.withdraw(permit.topic(), name, condition, by);
+        let done = retrying(withdraw).await?;
+        if matches!(done, Withdrawal::Cancelled(_)) {
+            self.shared.metrics.cancelled.inc();
         }
+        Ok(done)
     }
 
     /// Returns the number under which a caller is stored.

@@ -91,7 +91,7 @@ async fn what_is_pending_and_what_has_died_is_listed_and_dealt_with() {
         run(&["dead", "redrive", &ids[0]])
             .await
             .0
-            .starts_with(&format!("{}  put back, scheduled, ", ids[0]))
+            .starts_with(&format!("{}  redriven, scheduled, ", ids[0]))
     );
     assert_eq!(run(&["dead", "drop", &ids[1]]).await.0, format!("{}  dropped\n", ids[1]));
     let from_the_fourth = 0x01a1_fe6e_c1f4_i64.to_string();

@@ -8,7 +8,7 @@ use crate::domain::topic::callback::policy::CallbackPolicy;
 use crate::domain::topic::callback::{Callback, StoredCallback};
 use crate::node::messages::Unavailable;
 use crate::node::messages::answers::PutCallback;
-use crate::node::requests::postgres_failures::{Tries, unavailable_of, unavailable_of_read};
+use crate::node::requests::postgres_failures::{retrying, unavailable_of, unavailable_of_read};
 use crate::postgres::PostgresSettings;
 use crate::postgres::topics::Topics;
 
@@ -46,14 +46,7 @@ impl CallbackService {
         if let Err(refused) = self.policy.check(&callback.url) {
             return Ok(PutCallback::Refused(refused));
         }
-        let mut tries = Tries::default();
-        let stored = loop {
-            match self.store.put_callback(permit.topic(), callback).await {
-                Ok(stored) => break stored,
-                Err(error) if tries.again(&error) => {}
-                Err(error) => return Err(unavailable_of(&error)),
-            }
-        };
+        let stored = retrying(|| self.store.put_callback(permit.topic(), callback)).await?;
         let Some(stored) = stored else { return Ok(PutCallback::TooMany) };
         // An act of an operator. The URL may hold a secret.
         tracing::info!(
@@ -67,14 +60,7 @@ impl CallbackService {
         &self,
         permit: &Permit<permit::SetCallback>,
     ) -> Result<Option<StoredCallback>, Unavailable> {
-        let mut tries = Tries::default();
-        let former = loop {
-            match self.store.delete_callback(permit.topic()).await {
-                Ok(former) => break former,
-                Err(error) if tries.again(&error) => {}
-                Err(error) => return Err(unavailable_of(&error)),
-            }
-        };
+        let former = retrying(|| self.store.delete_callback(permit.topic())).await?;
         if former.is_some() {
             tracing::info!(
                 topic = %permit.topic(), principal = %permit.principal().name,

@@ -67,7 +67,7 @@ impl Service {
         answer_by_model!(self, model => model.cancel_all(bulk).await);
         let parts = self.opened()?.takes_changes()?;
         let done = Box::pin(parts.bulks.cancel_all(permit, bulk)).await;
-        log_bulk("cancelled", bulk, &done);
+        log_bulk("tasks", "cancelled", bulk, &done);
         done
     }
 
@@ -94,7 +94,7 @@ impl Service {
         answer_by_model!(self, model => model.move_all(bulk, shift));
         let parts = self.opened()?.takes_changes()?;
         let done = Box::pin(parts.bulks.move_all(bulk, shift)).await;
-        log_bulk("moved", bulk, &done);
+        log_bulk("tasks", "moved", bulk, &done);
         done
     }
 
@@ -111,13 +111,13 @@ impl Service {
         let what = match R::CHANGE {
             DeadLetterChange::Redrive => {
                 parts.submitter.look_up_topic(&permit.principal().name, permit.topic()).await;
-                "put back"
+                "redriven"
             }
-            DeadLetterChange::Drop => "dropped as dead letters",
+            DeadLetterChange::Drop => "dropped",
         };
         let topics = (permit.topic(), to.map(|to| to.topic()));
         let done = Box::pin(parts.bulks.change_all_dead(R::CHANGE, topics, bulk)).await;
-        log_bulk(what, bulk, &done);
+        log_bulk("dead letters", what, bulk, &done);
         done
     }
 
@@ -157,7 +157,7 @@ impl Service {
         let task = Box::pin(parts.bulks.redrive(permit, to)).await?;
         if task.is_some() {
             let principal = &permit.principal().name;
-            tracing::info!(%id, %principal, "a dead letter was put back");
+            tracing::info!(%id, %principal, "a dead letter was redriven");
         }
         Ok(task)
     }
@@ -198,8 +198,14 @@ fn draft_of(task: TaskView, to: &TopicName) -> Option<Draft> {
     })
 }
 
-/// Logs a call for many tasks, because it is an act of an operator.
-fn log_bulk(what: &str, bulk: &BulkSelection, done: &Result<BulkDone, Unavailable>) {
+/// Logs a call for many tasks or dead letters, because it is an act of an operator. `change` is the
+/// participle: `cancelled`.
+fn log_bulk(
+    objects: &str,
+    change: &str,
+    bulk: &BulkSelection,
+    done: &Result<BulkDone, Unavailable>,
+) {
     // Milliseconds since the epoch, as a request may give them.
     let [due_from_ms, due_to_ms] =
         [bulk.due_from, bulk.due_to].map(|time| time.map(Timestamp::as_millis));
@@ -216,7 +222,7 @@ fn log_bulk(what: &str, bulk: &BulkSelection, done: &Result<BulkDone, Unavailabl
                 due_to_ms,
                 task_count,
                 has_more,
-                "many tasks were {what}"
+                "many {objects} were {change}"
             );
         }
         Err(unavailable) => {
@@ -227,7 +233,7 @@ fn log_bulk(what: &str, bulk: &BulkSelection, done: &Result<BulkDone, Unavailabl
                 due_from_ms,
                 due_to_ms,
                 ?unavailable,
-                "many tasks were to be {what}"
+                "many {objects} were to be {change}"
             )
         }
     }

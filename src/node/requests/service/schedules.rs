@@ -20,7 +20,7 @@ use crate::node::messages::{
 use crate::node::requests::group_commit::submission::Submission;
 use crate::node::requests::placing::RunPlacing;
 use crate::node::requests::postgres_failures::{
-    Tries, refusal_of, refusal_of_read, unavailable_of, unavailable_of_read,
+    Tries, refusal_of, refusal_of_read, retrying, unavailable_of_read,
 };
 use crate::node::shared::NodeShared;
 use crate::postgres::schedules::Schedules;
@@ -119,18 +119,10 @@ impl ScheduleService {
         is_paused: bool,
     ) -> Result<ScheduleChange, Unavailable> {
         let by = self.number_of(permit).await?;
-        let mut tries = Tries::default();
-        loop {
-            let named = named(permit, name, by, RevisionCondition::None);
-            match self.store.set_paused(named, is_paused).await {
-                Ok(done) => {
-                    self.make_runs(&done);
-                    return Ok(done);
-                }
-                Err(error) if tries.again(&error) => {}
-                Err(error) => return Err(unavailable_of(&error)),
-            }
-        }
+        let named = named(permit, name, by, RevisionCondition::None);
+        let done = retrying(|| self.store.set_paused(named, is_paused)).await?;
+        self.make_runs(&done);
+        Ok(done)
     }
 
     /// Deletes a schedule, and withdraws its runs.
@@ -141,14 +133,8 @@ impl ScheduleService {
         condition: RevisionCondition,
     ) -> Result<ScheduleChange, Unavailable> {
         let by = self.number_of(permit).await?;
-        let mut tries = Tries::default();
-        loop {
-            match self.store.delete(named(permit, name, by, condition)).await {
-                Ok(done) => return Ok(done),
-                Err(error) if tries.again(&error) => {}
-                Err(error) => return Err(unavailable_of(&error)),
-            }
-        }
+        let named = named(permit, name, by, condition);
+        retrying(|| self.store.delete(named)).await
     }
 
     /// Submits a run that is due now, paused or not. `None`: there is no such schedule.

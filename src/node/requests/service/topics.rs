@@ -6,7 +6,7 @@ use crate::access::permit::{self, Permit};
 use crate::domain::TopicName;
 use crate::domain::topic::policy::{StoredTopic, TopicChange, TopicChanged};
 use crate::node::messages::Unavailable;
-use crate::node::requests::postgres_failures::{Tries, unavailable_of, unavailable_of_read};
+use crate::node::requests::postgres_failures::{retrying, unavailable_of_read};
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresSettings;
 use crate::postgres::topics::Topics;
@@ -51,14 +51,7 @@ impl TopicService {
         let principal = &permit.principal().name;
         let by = self.shared.callers.of(principal).await;
         let change = TopicChange { by: by.map_err(unavailable_of_read)?, ..change };
-        let mut tries = Tries::default();
-        let done = loop {
-            match self.store.change(permit.topic(), &change).await {
-                Ok(done) => break done,
-                Err(error) if tries.again(&error) => {}
-                Err(error) => return Err(unavailable_of(&error)),
-            }
-        };
+        let done = retrying(|| self.store.change(permit.topic(), &change)).await?;
         if let TopicChanged::Changed(topic) = &done {
             self.shared.policies.changed(topic);
             // An act of an operator.

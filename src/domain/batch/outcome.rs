@@ -1,6 +1,6 @@
 //! The outcome of a task of a batch.
 
-use super::{TaskId, Timestamp};
+use crate::domain::{TaskId, Timestamp};
 
 /// The place of an appended record: its partition, its offset, and the time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
