@@ -340,7 +340,8 @@ pub struct MoveArgs {
     #[arg(long, value_name = "SPAN", allow_hyphen_values = true, value_parser = delay)]
     pub delay: Option<String>,
     /// Many tasks: by how much they are due later, or with a minus earlier: 1h, -30m. At least as
-    /// long as the range, so that no task is moved twice.
+    /// long as the range, so that no task is moved twice. Move a longer range in parts: to a later
+    /// time the latest part first, to an earlier time the earliest.
     #[arg(long, value_name = "SPAN", allow_hyphen_values = true, requires = "topic")]
     pub by: Option<String>,
     /// Many tasks: their new due time, outside of the range.

@@ -64,7 +64,8 @@ fn by_of(
     let width = to.since(from);
     if span.is_zero() || span < width {
         let detail = "the shift must be at least as long as the range from due_from to due_to, so \
-                      that no task is met twice; move a longer range in parts";
+                      that no task is met twice; move a longer range in parts: to a later time \
+                      the latest part first, to an earlier time the earliest";
         return Err(Problem::invalid("by", detail));
     }
     if !is_earlier {
