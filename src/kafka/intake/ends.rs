@@ -123,9 +123,9 @@ impl MadeClient {
 
     /// Returns true when the client may have lost the leaders of partitions, or all brokers.
     fn is_lost(&self, now: Monotonic) -> bool {
-        let silent_max = if self.has_answered { UNANSWERED_MAX } else { FIRST_ANSWER_MAX };
-        self.silent_since.is_some_and(|at| now.since(at) >= silent_max)
-            || self.without_offsets_since.is_some_and(|at| now.since(at) >= UNANSWERED_MAX)
+        let span = if self.has_answered { UNANSWERED_MAX } else { FIRST_ANSWER_MAX };
+        let signs = [self.silent_since, self.without_offsets_since];
+        signs.into_iter().flatten().any(|since| now.since(since) >= span)
     }
 }
 
@@ -373,6 +373,7 @@ mod tests {
         let mut made = made();
         let failure = || silence().map(|_| 9);
         made.note_offsets(&failure(), at(0));
+        assert!(!made.is_lost(at(89)) && made.is_lost(at(90)), "it may still connect");
         made.note(&answer(Some(&[])), at(15));
         made.note_offsets(&Ok(9), at(19));
         made.note_offsets(&failure(), at(20));

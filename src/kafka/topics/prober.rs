@@ -241,16 +241,17 @@ impl Prober {
         }
         let now = clock::monotonic();
         self.contact.set_patience(self.contact.patience().unanswered());
+        // First, because the end of a login check, too, holds up the next renewal.
+        if self.own_answers.have_ended(now) {
+            tracing::debug!("no answer for a long time; creating a new Kafka admin client");
+            self.renew();
+        }
         if self.has_new_acknowledgements() || self.contact.goes_on_without_a_token(now) {
             // The failure concerns only this client: the producers get acknowledgements, or could.
             self.hold();
         } else {
             self.probed_at = Some(now);
             self.contact.lose(reason);
-        }
-        if self.own_answers.have_ended(now) {
-            tracing::debug!("no answer for a long time; creating a new Kafka admin client");
-            self.renew();
         }
     }
 
