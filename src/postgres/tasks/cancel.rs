@@ -262,8 +262,8 @@ pub(in crate::postgres) struct Cancelled {
     is_noted: bool,
 }
 
-/// Deletes those rows of `wanted` that exist and may be deleted. The entries of their names are kept
-/// for at least `name_retention`: the tasks may be overdue for long.
+/// Deletes those rows of `wanted` that exist and may be deleted. The entries of their names are
+/// kept for at least `name_retention`: the tasks may be overdue for long.
 pub(in crate::postgres) async fn delete_rows(
     open: &mut PgConnection,
     wanted: &[CancelRow],
@@ -281,13 +281,25 @@ pub(in crate::postgres) async fn delete_rows(
 }
 
 /// Writes the state of cancelled tasks to the entries of their names, once the cancel has committed
-/// and holds no locks. An entry that belongs to another task by now stays as it is. 4 is
-/// `names::CANCELLED`.
+/// and holds no locks. An entry that belongs to another task by now stays as it is. An entry that
+/// had expired may have been freed meanwhile: who frees it finds no pending task any more. It is
+/// made anew. 4 is `names::CANCELLED`.
 const NOTE_NAMES: &str = "-- note cancelled names
-update task_name n set outcome = 4,
-  expires_at = greatest(n.expires_at, clock_timestamp() + make_interval(secs => $4))
-from unnest($1::text[], $2::text[], $3::uuid[]) as w (topic, name, first)
-where n.topic = w.topic and n.name = w.name and n.id = w.first and n.outcome is null";
+with w as (
+  select * from unnest($1::text[], $2::text[], $3::uuid[]) as w (topic, name, first)
+), noted as (
+  update task_name n set outcome = 4,
+    expires_at = greatest(n.expires_at, clock_timestamp() + make_interval(secs => $4))
+  from w
+  where n.topic = w.topic and n.name = w.name and n.id = w.first and n.outcome is null
+  returning n.topic, n.name
+)
+insert into task_name (topic, name, id, row_id, outcome, expires_at)
+select w.topic, w.name, w.first, w.first, 4, clock_timestamp() + make_interval(secs => $4)
+from w left join noted using (topic, name)
+where noted.name is null
+order by w.topic, w.name
+on conflict do nothing";
 
 /// Topic and name of a task, and the task.
 pub(in crate::postgres) type UnnotedName = (String, String, Uuid);
@@ -315,7 +327,7 @@ pub(in crate::postgres) async fn note_names(
 }
 
 /// Logs a failure. The tasks stay cancelled, and look-ups by name tell so until their receipts
-/// expire.
+/// expire. The name of a task that was overdue for longer than the retention is free at once.
 pub(in crate::postgres) fn tell_unnoted(noted: Result<(), PostgresError>) {
     if let Err(error) = noted {
         tracing::warn!(error = chain(&error), "names do not know that their tasks are cancelled");

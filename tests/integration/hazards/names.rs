@@ -5,6 +5,7 @@ use std::time::Duration;
 use punctual::domain::{
     Headers, NewTask, NodeId, Precondition, Record, ShardCount, TaskName, Timestamp, TopicName,
 };
+use punctual::postgres::tasks::cancel::Cancels;
 use punctual::postgres::tasks::replace::{Replacement, Replaces};
 use punctual::postgres::tasks::submit_named::{NamedGroup, NamedSubmits};
 use punctual::postgres::{PostgresError, PostgresSettings};
@@ -88,6 +89,32 @@ async fn two_replacements_in_one_statement_each_leave_two_live_tasks() {
         .await;
         assert_eq!(found, live);
     }
+}
+
+/// A sweep, or a repeated submit, frees the expired name of a task that is being cancelled. The rule:
+/// the cancel makes the entry anew.
+#[tokio::test]
+async fn a_name_that_is_freed_beside_the_cancel_of_its_task_is_kept_all_the_same() {
+    staged(async || {
+        let mut stage = Stage::new().await;
+        let due_at = stage.now().await.plus(Duration::from_secs(600));
+        let named = [task("n", due_at)];
+        assert_eq!(store(&stage.settings, &named).await.unwrap(), 1);
+        let mut holder = stage.another().await;
+        run(&mut holder, "begin; delete from task_name").await;
+        let mut canceller = Cancels::new(&stage.settings, PATIENCE);
+        canceller.keep_open().await.unwrap();
+        let wanted = [(named[0].id, None)];
+        let ((cancelled, outcome), is_staged) =
+            tokio::join!(canceller.cancel_group(&wanted), stage.release(1, &mut holder, "commit"));
+        outcome.unwrap();
+        assert!(cancelled[0].is_some());
+        let kept = "select count(*) from task_name \
+                    where outcome = 4 and expires_at > clock_timestamp() + interval '1 minute'";
+        // A cancel waits 200 ms for a lock.
+        (is_staged && stage.number(kept).await == 1).then_some(())
+    })
+    .await;
 }
 
 /// The rule: the names of a group are sorted.

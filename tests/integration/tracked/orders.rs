@@ -31,6 +31,8 @@ use crate::support::wait::look_for;
 /// Claims, cancels and answers wait 200 ms for a lock.
 const STAGED_WITHIN: Duration = Duration::from_millis(800);
 pub const NAME: &str = "select from task_name for update";
+const FINALS: &str = "select count(*) from execlog \
+                      where state in ('finished', 'dead', 'cancelled', 'expired')";
 const FOLLOW: &str = "select from task_follow for update";
 /// Answers, cancels and replacements look into the far table before they take a row.
 const FAR_TABLE: &str = "lock table task_far in access exclusive mode";
@@ -124,8 +126,7 @@ async fn are_blocked(watcher: &mut PgConnection, count: i64) -> bool {
 /// Checks that a task is finished, by one final line, and that nothing of it is left.
 async fn is_finished(scene: &Scene, first: TaskId) {
     assert_eq!(scene.state(first).await, TaskState::Finished);
-    let finals = "select count(*) from execlog where state in ('finished', 'dead', 'cancelled')";
-    assert_eq!(scene.number(finals).await, 1);
+    assert_eq!(scene.number(FINALS).await, 1);
     scene.is_tidy().await;
 }
 
@@ -189,7 +190,8 @@ async fn of_a_finish_and_a_settle_neither_misses_the_other() {
     }
 }
 
-/// The first attempt expires before its hand-over. Who finishes the task knows of it from elsewhere.
+/// The first attempt expires before its hand-over. Who finishes the task knows of it from
+/// elsewhere.
 #[tokio::test]
 async fn of_a_finish_and_an_expiry_the_first_decides_and_nothing_is_left() {
     for is_settle_first in [true, false] {
@@ -206,6 +208,7 @@ async fn of_a_finish_and_an_expiry_the_first_decides_and_nothing_is_left() {
                 let (settled, verdict) = in_order(&scene, NAME, settle, finish).await?;
                 assert_eq!((settled, verdict), (1, None));
                 assert_eq!(scene.state(first).await, TaskState::Expired);
+                assert_eq!(scene.number(FINALS).await, 1);
                 scene.is_tidy().await;
             } else {
                 let (verdict, settled) = in_order(&scene, NAME, finish, settle).await?;
