@@ -33,7 +33,7 @@ use crate::support::api::Answer;
 use crate::support::node::program;
 use crate::support::proxy::{Proxy, Target};
 use crate::support::wait::until;
-use crate::support::{Api, Authority, Cluster, Node, eventually, now_ms};
+use crate::support::{Api, Authority, Cluster, Node, eventually, eventually_some, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(90);
 const KEYS: [&[u8]; 2] = [b"the first key of two, 32 bytes..", b"the second key of two, 32 bytes."];
@@ -203,6 +203,16 @@ fn task(topic: &str, n: usize, ttr: &str) -> Value {
             "retry": { "attempts_max": 4, "backoff_min": "200ms" } })
 }
 
+/// Waits for the dead letter of a topic: its task is shown as dead before the letter is written.
+/// Returns the reason.
+async fn reason_of_death(api: &Api, topic: &str) -> String {
+    eventually_some("a dead letter", DEADLINE, async || {
+        let dead = api.get(&format!("/v1/dead?topic={topic}")).await.json();
+        dead["tasks"][0]["reason"].as_str().map(str::to_owned)
+    })
+    .await
+}
+
 async fn state_of(api: &Api, id: Uuid) -> String {
     api.task(id).await.state
 }
@@ -283,8 +293,7 @@ async fn the_status_of_the_answer_decides() {
     let later = &attempts[&1];
     let waited = later[1].1 - later[0].1;
     assert!(waited >= 2000, "Retry-After says two seconds, and it was {waited} ms");
-    let dead = api.get(&format!("/v1/dead?topic={topic}")).await.json();
-    let reason = dead["tasks"][0]["reason"].as_str().unwrap();
+    let reason = reason_of_death(api, &topic).await;
     assert!(reason.contains("the callback answered 400"), "{reason}");
 }
 
@@ -302,8 +311,7 @@ async fn the_reason_of_an_attempt_without_a_connection_names_no_address() {
     set(api, &topic, &json!({ "url": format!("{url}/") })).await;
     let id = api.submit(&task(&topic, 0, "60s")).await.id;
     eventually("given up", DEADLINE, async || state_of(api, id).await == "dead").await;
-    let dead = api.get(&format!("/v1/dead?topic={topic}")).await.json();
-    let reason = dead["tasks"][0]["reason"].as_str().unwrap();
+    let reason = reason_of_death(api, &topic).await;
     assert!(reason.contains("no connection") && !reason.contains("127.0.0.1"), "{reason}");
     assert!(node.log().contains("refused"), "the log has the cause");
 }
@@ -459,8 +467,7 @@ async fn a_service_with_tls_is_called_if_the_machine_trusts_its_authority() {
     let refused = api.submit(&once).await.id;
     eventually("finished", DEADLINE, async || state_of(api, id).await == "finished").await;
     eventually("given up", DEADLINE, async || state_of(api, refused).await == "dead").await;
-    let dead = api.get(&format!("/v1/dead?topic={distrusted}")).await.json();
-    let reason = dead["tasks"][0]["reason"].as_str().unwrap();
+    let reason = reason_of_death(api, &distrusted).await;
     assert!(reason.contains("no connection"), "{reason}");
     assert!(node.log().contains("certificate"), "the log has the cause");
     assert_eq!((trusted.seen().len(), other.seen().len()), (1, 0));

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
+use crate::support::api::Task;
 use crate::support::{Cluster, Ledger, NONE, eventually, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -138,6 +139,31 @@ async fn answers_of_consumers_beside_a_locked_task_take_effect() {
     }
     holder.close().await.unwrap();
     assert_eq!(finish(locked).await.json()["verdict"], "finished");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_of_consumers_beside_a_damaged_task_take_effect() {
+    let cluster = Cluster::start("damaged-answer").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let task = |number| json!({ "topic": topic, "delay": 0, "payload": number, "ttr": "1h" });
+    let tasks: Vec<Value> = (0..10).map(task).collect();
+    let accepted = node.api().submit_all(&tasks).await;
+    eventually("consumers have all of them", DEADLINE, async || {
+        cluster.count("select count(*) from task_follow").await == 10
+    })
+    .await;
+    let damage = "update task set tracking = '\\xff' where first_id = $1";
+    let damaged = sqlx::query(damage).bind(accepted[5].id).execute(&cluster.sql).await.unwrap();
+    assert_eq!(damaged.rows_affected(), 1);
+    let outcome = |task: &Task| json!({ "id": task.id.to_string(), "outcome": "finish" });
+    let outcomes: Vec<Value> = accepted.iter().map(outcome).collect();
+    let body = json!({ "outcomes": outcomes }).to_string();
+    let answer = node.api().post("/v1/outcomes", body).await;
+    let results = answer.json()["results"].as_array().cloned().unwrap();
+    assert_eq!(results[5]["status"], 503, "{}", answer.text);
+    let finished = results.iter().filter(|result| result["verdict"] == "finished").count();
+    assert_eq!(finished, 9, "{}", answer.text);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -257,41 +257,45 @@ impl AnswerLane {
         self.receive(requests);
     }
 
-    /// Takes the calls of a group, and answers them. A group that gave way to another transaction
-    /// is retried by halves, so one locked row does not hold up the others.
+    /// Takes the calls of a group, and answers them. A group that gave way to another transaction,
+    /// or was refused, is retried by halves, so one locked or damaged row does not hold up the
+    /// others.
     async fn commit(&mut self, requests: &mut Vec<AnswerRequest>) {
         let calls: Vec<AnswerCall> = requests.iter().map(|request| request.call.clone()).collect();
         let mut pieces = Pieces::new(calls.len(), clock::monotonic().plus(GROUP_SPAN_MAX));
-        let (mut answers, mut failed) = (HashMap::new(), None);
+        let (mut answers, mut failed) = (HashMap::new(), Vec::new());
+        let mut stopped = None;
         while let Some(piece) = pieces.take() {
-            match self
-                .store
-                .take(&calls[piece.clone()], steps::terms(&self.shared), &mut answers)
-                .await
-            {
-                Ok(()) => {}
+            let terms = steps::terms(&self.shared);
+            let Err(error) = self.store.take(&calls[piece.clone()], terms, &mut answers).await
+            else {
+                continue;
+            };
+            let gave_way = matches!(error, PostgresError::GaveWay { .. });
+            let goes_on = !error.is_away() && !pieces.is_late(clock::monotonic());
+            if goes_on && (gave_way || piece.len() > 1) {
                 // Calls without an answer have changed nothing.
-                Err(PostgresError::GaveWay { .. }) if !pieces.is_late(clock::monotonic()) => {
-                    pieces.halve(piece);
-                }
-                Err(error) => {
-                    failed = Some((piece, error));
-                    break;
-                }
+                pieces.halve(piece);
+                continue;
+            }
+            failed.push((piece, unavailable_of(&error)));
+            if !goes_on {
+                stopped = Some(chain(&error));
+                break;
             }
         }
         for (place, request) in requests.drain(..).enumerate() {
             let answered = answers.remove(&request.call.first);
             steps::observe(&self.shared, &request.call, answered.as_ref());
-            let answer = match (answered, &failed) {
-                (None, Some((piece, error))) if piece.contains(&place) => {
-                    Err(unavailable_of(error))
-                }
+            let failure = failed.iter().find(|(piece, _)| piece.contains(&place));
+            let answer = match (answered, failure, &stopped) {
+                (Some(answered), _, _) => Ok(Some(answered)),
+                (None, Some((_, unavailable)), _) => Err(unavailable.clone()),
                 // A piece that was not tried, or that gave way, has changed nothing.
-                (None, Some((_piece, error))) => {
-                    Err(Unavailable::ServerAway { reason: chain(error) })
+                (None, None, Some(reason)) => {
+                    Err(Unavailable::ServerAway { reason: reason.clone() })
                 }
-                (answered, _) => Ok(answered),
+                (None, None, None) => Ok(None),
             };
             reply(request, answer);
         }
