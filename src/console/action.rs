@@ -98,13 +98,17 @@ pub struct Action {
 }
 
 impl Action {
-    /// Reads an action from a form or a query.
+    /// Reads an action from a form or a query, without the fields that its call does not use.
     pub fn read(fields: &Fields) -> Option<Self> {
         let verb = Verb::ALL.into_iter().find(|verb| verb.name() == fields.get("action"))?;
-        let name = fields.exact("name").to_owned();
+        let used = |field, value: &str| match verb.fields().contains(&field) {
+            true => value.to_owned(),
+            false => String::new(),
+        };
+        let name = used("name", fields.exact("name"));
         let [id, topic, due_from, due_to, to_topic, cursor, due, reason] =
             ["id", "topic", "due_from", "due_to", "to_topic", "cursor", "due", "reason"]
-                .map(|name| fields.get(name).to_owned());
+                .map(|field| used(field, fields.get(field)));
         Some(Self { verb, id, topic, name, due_from, due_to, to_topic, cursor, due, reason })
     }
 
@@ -198,11 +202,12 @@ impl Action {
 
     fn body(&self, is_dry_run: bool) -> Value {
         let mut body = json!({ "topic": self.topic });
-        let mut given =
-            vec![("due_from", &self.due_from), ("due_to", &self.due_to), ("cursor", &self.cursor)];
-        if self.verb == Verb::RedriveMany {
-            given.push(("to_topic", &self.to_topic));
-        }
+        let given = [
+            ("due_from", &self.due_from),
+            ("due_to", &self.due_to),
+            ("to_topic", &self.to_topic),
+            ("cursor", &self.cursor),
+        ];
         for (name, value) in given.into_iter().filter(|(_, value)| !value.is_empty()) {
             body[name] = json!(value);
         }
@@ -218,20 +223,25 @@ impl Action {
         html! { a.button href=(target) { (self.verb.title()) } }
     }
 
-    /// Writes the object of the action.
-    fn object(&self) -> Markup {
+    /// Writes the object of the action. `asked_for` is a field that the page shows elsewhere.
+    fn object(&self, asked_for: Option<&str>) -> Markup {
+        let terms = [
+            ("id", "Task"),
+            ("topic", "Topic"),
+            ("name", "Schedule"),
+            ("due_from", "Due from"),
+            ("due_to", "Due before"),
+            ("to_topic", "To topic"),
+            ("due", "New due time"),
+            ("reason", "Reason"),
+        ];
+        let fields = self.fields();
+        let value_of = |wanted| fields.iter().find(|(name, _)| *name == wanted);
         let mut shown = Vec::new();
-        for (term, value) in [
-            ("Task", &self.id),
-            ("Topic", &self.topic),
-            ("Schedule", &self.name),
-            ("Due from", &self.due_from),
-            ("Due before", &self.due_to),
-            ("To topic", &self.to_topic),
-            ("New due time", &self.due),
-            ("Reason", &self.reason),
-        ] {
-            if !value.is_empty() {
+        for (name, term) in terms.into_iter().filter(|(name, _)| Some(*name) != asked_for) {
+            if let Some((_, value)) = value_of(name)
+                && !value.is_empty()
+            {
                 shown.push((term, html! { (value) }));
             }
         }
@@ -258,23 +268,33 @@ impl Action {
 
     fn form(&self, reader: &Reader, label: &str) -> Markup {
         let class = if self.verb.is_destructive() { "danger" } else { "primary" };
-        let takes_reason = self.verb == Verb::PauseTopic;
-        let fields = self.fields();
-        let hidden = fields
-            .iter()
-            .filter(|(name, value)| !value.is_empty() && (*name != "reason" || !takes_reason));
+        let (fields, asked_for) = (self.fields(), self.verb.asked_for());
+        let is_hidden = |(name, value): &&(&str, &str)| {
+            !value.is_empty() && asked_for.is_none_or(|asked_for| asked_for != *name)
+        };
+        let hidden = fields.iter().filter(is_hidden);
         html! {
             form method="post" action="/console/act" {
                 (csrf(reader))
                 @for (name, value) in hidden {
                     input type="hidden" name=(name) value=(value);
                 }
-                @if takes_reason { (reason_input(self)) }
+                @if asked_for.is_some() { div.inline { (self.input()) } }
                 div.actions {
                     button.(class) type="submit" { (label) }
                     (self.back_link())
                 }
             }
+        }
+    }
+
+    /// Writes the field that the reader may fill in.
+    fn input(&self) -> Markup {
+        match self.verb {
+            Verb::Move => due_input(self),
+            Verb::Redrive => target_input(self),
+            Verb::PauseTopic => reason_input(self),
+            _ => nothing(),
         }
     }
 
@@ -304,13 +324,11 @@ pub fn confirm(action: &Action, reader: &Reader, counted: Option<&Answered>) -> 
             }
         },
     };
-    let can_go_on = action.is_complete() && counted.is_none_or(|counted| counted.is_ok());
+    let can_go_on = counted.is_none_or(|counted| counted.is_ok());
     let body = html! {
         h1 { (title) "?" }
-        (action.object())
+        (action.object(action.verb.asked_for()))
         @if action.dry_run().is_some() { (range_form(action)) }
-        @if action.verb == Verb::Redrive { (value_form(action, &target_input(action), "Change")) }
-        @if action.verb == Verb::Move { (value_form(action, &due_input(action), "Set")) }
         (counts)
         p { (action.verb.consequence()) }
         @if can_go_on { (action.form(reader, title)) }
@@ -337,18 +355,6 @@ fn range_form(action: &Action) -> Markup {
     }
 }
 
-/// Writes the form that sets a value of an action on one task. The page then shows its call.
-fn value_form(action: &Action, input: &Markup, label: &str) -> Markup {
-    html! {
-        form.inline method="get" action="/console/confirm" {
-            input type="hidden" name="action" value=(action.verb.name());
-            input type="hidden" name="id" value=(action.id);
-            (input)
-            button type="submit" { (label) }
-        }
-    }
-}
-
 fn target_input(action: &Action) -> Markup {
     html! {
         label for="to_topic" { "to another topic" }
@@ -367,11 +373,9 @@ fn due_input(action: &Action) -> Markup {
 /// Writes the field for a reason, whose limit in bytes the API checks.
 fn reason_input(action: &Action) -> Markup {
     html! {
-        div.inline {
-            label for="reason" { "Reason" }
-            input #reason name="reason" value=(action.reason) maxlength=(REASON_BYTES_MAX)
-                size="40" autocomplete="off" placeholder="optional, for people";
-        }
+        label for="reason" { "Reason" }
+        input #reason name="reason" value=(action.reason) maxlength=(REASON_BYTES_MAX)
+            size="40" autocomplete="off" placeholder="optional, for people";
     }
 }
 
@@ -476,8 +480,7 @@ mod tests {
             let counted = Ok(json!({ "redriven": 1 }));
             let counted = action.dry_run().map(|_call| &counted);
             let page = confirm(&action, &reader(), counted).body.into_string();
-            let hidden = r#"type="hidden" name="to_topic" value="other""#;
-            for part in [hidden, r#"id="to_topic""#, "To topic"] {
+            for part in [r#"name="to_topic" value="other""#, r#"id="to_topic""#] {
                 assert!(page.contains(part), "{part} is missing in {page}");
             }
         }
@@ -499,22 +502,39 @@ mod tests {
             let due = due.trim();
             assert_eq!(action.call().body, Some(json!({ member: due })));
             let page = confirm(&action, &reader(), None).body.into_string();
-            let hidden = format!(r#"type="hidden" name="due" value="{due}""#);
-            for part in [hidden.as_str(), "-X PATCH", "/console/act", "<dt>New due time</dt>"] {
+            let given = format!(r#"name="due" value="{due}""#);
+            for part in [given.as_str(), "-X PATCH", "/console/act"] {
                 assert!(page.contains(part), "{part} is missing in {page}");
             }
+            assert_eq!(page.matches(r#"name="due""#).count(), 1, "the field is there once: {page}");
         }
         let now = Action::on_task(Verb::PublishNow, "i").call();
         assert_eq!(now.body, Some(json!({ "delay": "0s" })));
     }
 
     #[test]
-    fn a_move_without_a_due_time_is_not_offered() {
+    fn a_move_asks_for_the_due_time_that_it_sends() {
         let page = confirm(&Action::on_task(Verb::Move, "i"), &reader(), None).body.into_string();
-        for part in [r#"id="due""#, r#"name="id" value="i""#, r#"href="/console/tasks/i""#] {
-            assert!(page.contains(part), "{part} is missing in {page}");
+        let (_, form) = page.split_once("/console/act").unwrap();
+        for part in [r#"id="due""#, "required", r#"name="id" value="i""#] {
+            assert!(form.contains(part), "{part} is missing in {form}");
         }
-        assert!(!page.contains("/console/act") && !page.contains("curl"), "{page}");
+        assert!(form.contains(r#"href="/console/tasks/i""#) && !page.contains("curl"), "{page}");
+    }
+
+    #[test]
+    fn an_action_has_only_the_fields_of_its_call() {
+        let all = ["id", "topic", "name", "due_from", "due_to", "to_topic", "cursor", "due"];
+        for verb in Verb::ALL {
+            let mut pairs = vec![("action", verb.name()), ("reason", "x-reason")];
+            pairs.extend(all.map(|field| (field, "x-value")));
+            let action = read(&pairs).unwrap();
+            let given = action.fields().into_iter().filter(|(_, value)| value.starts_with("x-"));
+            let mut given: Vec<&str> = given.map(|(name, _)| name).collect();
+            let mut wanted = verb.fields().to_vec();
+            (given.sort_unstable(), wanted.sort_unstable());
+            assert_eq!(given, wanted, "{verb:?}");
+        }
     }
 
     #[test]
@@ -527,7 +547,7 @@ mod tests {
         let told = read(&[&pause[..], &[("reason", " it's <b> ")]].concat()).unwrap();
         assert_eq!(told.call().body, Some(json!({ "reason": "it's <b>" })));
         let page = confirm(&told, &reader(), None).body.into_string();
-        assert!(page.contains("<dt>Reason</dt><dd>it's &lt;b&gt;</dd>"), "{page}");
+        assert!(page.contains(r#"value="it's &lt;b&gt;""#), "{page}");
         assert_eq!(page.matches(r#"name="reason""#).count(), 1, "the field is there once: {page}");
     }
 

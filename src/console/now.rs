@@ -11,6 +11,8 @@ use super::rates::{Rates, Sample};
 use super::tasks::or_dash;
 use crate::domain::Timestamp;
 
+/// The most topics that a list of the cluster has.
+const TOPICS_SHOWN_MAX: usize = 100;
 /// A backlog whose oldest task is overdue for longer than this many seconds is not normal.
 const OVERDUE_SECONDS: u64 = 5;
 
@@ -64,12 +66,12 @@ fn troubles(cluster: &Value) -> Vec<String> {
     match items(cluster, "unavailable_topics").len() {
         0 => {}
         1 => troubles.push("1 topic takes no records".to_owned()),
-        count => troubles.push(format!("{count} topics take no records")),
+        count => troubles.push(format!("{} topics take no records", at_least(count))),
     }
     match items(cluster, "paused_topics").len() {
         0 => {}
         1 => troubles.push("1 topic is paused".to_owned()),
-        count => troubles.push(format!("{count} topics are paused")),
+        count => troubles.push(format!("{} topics are paused", at_least(count))),
     }
     for node in items(cluster, "nodes") {
         let standing = text(node, "standing");
@@ -91,6 +93,12 @@ fn troubles(cluster: &Value) -> Vec<String> {
         troubles.push("brokers delay the records of this node because of a quota".to_owned());
     }
     troubles
+}
+
+/// Writes the length of a list that ends after [`TOPICS_SHOWN_MAX`].
+fn at_least(count: usize) -> String {
+    let more = if count >= TOPICS_SHOWN_MAX { " or more" } else { "" };
+    format!("{count}{more}")
 }
 
 fn verdict(cluster: &Value) -> Markup {

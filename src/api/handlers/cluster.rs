@@ -16,7 +16,6 @@ use crate::api::json::topics::PauseJson;
 use crate::api::problems::problem::{NotReadyJson, Problem};
 use crate::api::request::query;
 use crate::api::shared::ApiShared;
-use crate::domain::topic::policy::Pause;
 use crate::domain::{Backlog, NodeId, TopicName};
 use crate::node::messages::{ClusterView, NodeView, UnavailableTopic};
 
@@ -88,10 +87,11 @@ pub async fn show(
     let permit = guard.operate_permit()?;
     let asking = shared.service.cluster(&permit);
     let view = shared.ask(&guard, deadline, asking, Problem::unavailable).await?;
-    Ok(answers::json(StatusCode::OK, &json_of(&view)))
+    Ok(answers::json(StatusCode::OK, &json_of(&view, |topic| guard.reads(topic))))
 }
 
-fn json_of(view: &ClusterView) -> ClusterJson<'_> {
+/// `reads` tells whether the caller has the right `read` on a topic.
+fn json_of(view: &ClusterView, reads: impl Fn(&TopicName) -> bool) -> ClusterJson<'_> {
     ClusterJson {
         node: DisplayJson(view.node),
         now: view.now.map(Rfc3339),
@@ -103,7 +103,14 @@ fn json_of(view: &ClusterView) -> ClusterJson<'_> {
         backlog: view.backlog.as_ref().map(backlog_of),
         unavailable_topics: view.unavailable_topics.iter().map(unavailable_topic).collect(),
         throttled: view.is_throttled,
-        paused_topics: view.paused_topics.iter().map(paused_topic).collect(),
+        paused_topics: view
+            .paused_topics
+            .iter()
+            .map(|(topic, pause)| PausedTopicJson {
+                topic: topic.as_str(),
+                pause: PauseJson::shown(pause, reads(topic)),
+            })
+            .collect(),
         missing: view.missing.iter().map(NotReadyJson::of).collect(),
         degraded: view.degraded.iter().map(NotReadyJson::of).collect(),
     }
@@ -116,10 +123,6 @@ fn unavailable_topic(topic: &UnavailableTopic) -> UnavailableTopicJson<'_> {
         unavailable_ms: millis_of(topic.unavailable_for),
         reason: topic.reason.as_deref(),
     }
-}
-
-fn paused_topic((topic, pause): &(TopicName, Pause)) -> PausedTopicJson<'_> {
-    PausedTopicJson { topic: topic.as_str(), pause: PauseJson::of(pause) }
 }
 
 fn node_of(node: &NodeView) -> NodeJson<'_> {

@@ -97,7 +97,13 @@ pub struct PauseJson<'a> {
 }
 
 impl<'a> PauseJson<'a> {
-    pub fn of(pause: &'a Pause) -> Self {
+    /// Writes a pause with the words and the name of the operator, if the reader may see them.
+    pub fn shown(pause: &'a Pause, is_readable: bool) -> Self {
+        let since = Rfc3339(pause.since);
+        if is_readable { Self::of(pause) } else { Self { since, reason: None, by: None } }
+    }
+
+    fn of(pause: &'a Pause) -> Self {
         Self {
             since: Rfc3339(pause.since),
             reason: pause.reason.as_deref(),

@@ -50,8 +50,8 @@ pub(in crate::config) fn warnings(args: &args::Serve, matches: &ArgMatches) -> V
     let pairs = kafka.flags.iter().map(Secret::expose);
     let pairs = pairs.chain(lists.flat_map(|list| list.split(',')));
     let secret = |pair: &str| {
-        let name = pair.split('=').next().unwrap_or_default().trim();
-        SECRET_PROPERTIES.into_iter().find(|secret| *secret == name)
+        let (name, _) = pair.split_once('=').filter(|(_, value)| !value.trim().is_empty())?;
+        SECRET_PROPERTIES.into_iter().find(|secret| *secret == name.trim())
     };
     let warn = |name: &str| warning(&format!("--kafka-property {name}"), "--kafka-properties");
     exposed.extend(pairs.filter_map(secret).map(warn));

@@ -9,7 +9,8 @@ use crate::console::format::{grouped, is_true, moment, number, text, with_query}
 use crate::console::frame::{Page, Reader, Refused, facts, sample, task_path};
 
 /// The members of an answer, or of the task in it, that the page shows.
-const SHOWN: [&str; 7] = ["redriven", "dropped", "more", "cursor", "in_flight", "id", "due_at"];
+const SHOWN: [&str; 8] =
+    ["redriven", "dropped", "more", "cursor", "in_flight", "id", "due_at", "paused"];
 
 /// What an action has changed.
 #[derive(Clone, PartialEq, Debug)]
@@ -63,7 +64,7 @@ fn page(action: &Action, body: &Markup) -> Page {
     let title = action.verb.title();
     let body = html! {
         h1 { (title) }
-        (action.object())
+        (action.object(None))
         (body)
         (sample(&action.call().curl()))
     };
@@ -95,6 +96,12 @@ fn succeeded(action: &Action, reader: &Reader, done: &Value) -> Markup {
         @if matches!(action.verb, Verb::Move | Verb::PublishNow) {
             (facts(&[("Due", moment(text(done, "due_at")))]))
         }
+        @if let Some(former) = former_reason(action, done) {
+            p {
+                "It was paused before"
+                @if !former.is_empty() { ", for this reason: " (former) } "."
+            }
+        }
         @if is_true(done, "more") {
             p { "More are left, or may be." }
             (next.form(reader, "Continue"))
@@ -107,6 +114,13 @@ fn succeeded(action: &Action, reader: &Reader, done: &Value) -> Markup {
             }
         }
     }
+}
+
+/// Returns the reason of the pause that goes on, if the topic was paused before: a repeated pause
+/// changes nothing.
+fn former_reason<'a>(action: &Action, done: &'a Value) -> Option<&'a str> {
+    let paused = done.get("paused").filter(|_| action.verb == Verb::PauseTopic)?;
+    Some(text(paused, "reason")).filter(|reason| *reason != action.reason)
 }
 
 fn failed(action: &Action, refused: &Refused) -> Markup {
@@ -171,6 +185,19 @@ mod tests {
             page.contains("Not done: too late (409)") && page.contains("<dd>2h</dd>"),
             "{page}"
         );
+    }
+
+    #[test]
+    fn a_repeated_pause_tells_the_reason_that_stays() {
+        let pause =
+            Action { reason: "deploy".to_owned(), ..Action::on_topic(Verb::PauseTopic, "t") };
+        let page = |reason: Value| {
+            let answer = json!({"in_flight": 0, "paused": {"since": "x", "reason": reason}});
+            Outcome::new(pause.clone(), &answer).page(&reader()).body.into_string()
+        };
+        assert!(!page(json!("deploy")).contains("paused before"));
+        assert!(page(json!("incident 42")).contains("for this reason: incident 42."));
+        assert!(page(Value::Null).contains("It was paused before."));
     }
 
     #[test]

@@ -77,8 +77,8 @@ impl Verb {
                  can no longer be moved."
             }
             Self::PublishNow => {
-                "It becomes due now, and is published at once unless its topic is paused. A \
-                 published record cannot be taken back."
+                "It becomes due now, and is published at once, unless its topic is paused or \
+                 unavailable. A published record cannot be taken back."
             }
             Self::Cancel => {
                 "Its record will never be published. A task that is about to be published can no \
@@ -96,6 +96,30 @@ impl Verb {
                  are claimed already still go out."
             }
             Self::ResumeTopic => "Its overdue tasks go out at once. Other topics stay on time.",
+        }
+    }
+
+    /// Returns the fields of an action that its call uses.
+    pub const fn fields(self) -> &'static [&'static str] {
+        match self {
+            Self::Move => &["id", "due"],
+            Self::PublishNow | Self::Cancel | Self::Drop => &["id"],
+            Self::Redrive => &["id", "to_topic"],
+            Self::RedriveMany => &["topic", "due_from", "due_to", "to_topic", "cursor"],
+            Self::DropMany => &["topic", "due_from", "due_to", "cursor"],
+            Self::Pause | Self::Resume | Self::Trigger => &["topic", "name"],
+            Self::PauseTopic => &["topic", "reason"],
+            Self::ResumeTopic => &["topic"],
+        }
+    }
+
+    /// Returns the field that the reader may fill in beside the button.
+    pub const fn asked_for(self) -> Option<&'static str> {
+        match self {
+            Self::Move => Some("due"),
+            Self::Redrive => Some("to_topic"),
+            Self::PauseTopic => Some("reason"),
+            _ => None,
         }
     }
 

@@ -130,9 +130,11 @@ fn paused_topic() -> Value {
             "since": described("Moment", "When the pause began."),
             "reason": {
                 "type": ["string", "null"],
-                "description": "The reason that the operator gave; null without one.",
+                "description": "The reason that the operator gave; null without one, or if the \
+                                caller lacks the right `read` on the topic.",
             },
-            "by": described("Principal", "Who paused the topic. Missing for anonymous callers."),
+            "by": described("Principal", "Who paused the topic. Missing for anonymous callers, and \
+                                          without the right `read` on the topic."),
         }),
     )
 }
