@@ -108,7 +108,7 @@ impl TaskId {
     /// Returns the same id with a position in the order of submits. Among the tasks of the key due
     /// at the same time, lower positions come first.
     #[must_use]
-    pub fn submitted_at(self, position: Position, random: u64) -> Self {
+    pub fn with_position(self, position: Position, random: u64) -> Self {
         let place = self.low_bits() & !((1 << ORDER_BITS) - 1);
         Self::new(self.due_at(), self.shard(), place | order_of(self.due_at(), position, random))
     }
@@ -312,7 +312,7 @@ mod tests {
                 id.due_at(),
                 random[1],
             );
-            let own = id.submitted_at(position, random[2]);
+            let own = id.with_position(position, random[2]);
             prop_assert_eq!(own.uuid().as_u128() >> ORDER_BITS, id.uuid().as_u128() >> ORDER_BITS);
             prop_assert_eq!(own.uuid().get_version_num(), 8);
         }

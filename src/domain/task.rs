@@ -94,9 +94,9 @@ impl NewTask {
     /// Puts the task behind all tasks that were submitted before on this node. Of tasks with the
     /// same key and due time, it is published after them. The order of tasks without a key is
     /// random.
-    pub fn submitted(&mut self, order: &SubmitOrder, now: Timestamp, random: (u64, u64)) {
+    pub fn put_behind_earlier(&mut self, order: &SubmitOrder, now: Timestamp, random: (u64, u64)) {
         self.id = match self.record.key {
-            Some(_) => self.id.submitted_at(order.next(now, self.id.due_at(), random.0), random.1),
+            Some(_) => self.id.with_position(order.next(now, self.id.due_at(), random.0), random.1),
             None => self.id.drawn_again(random.1),
         };
     }
@@ -220,7 +220,7 @@ pub struct TrackedView {
 impl TrackedView {
     /// Corrects the view of a dead letter whose last attempt was `attempt`. Its column is that of
     /// the row after a redrive, which grants as many attempts again.
-    pub fn is_dead_after(&mut self, attempt: u16) {
+    pub fn set_dead_after(&mut self, attempt: u16) {
         let granted = self.tracking.retry.attempts_max();
         self.attempt = attempt;
         self.attempts_max = self.attempts_max.saturating_sub(granted).max(granted);

@@ -303,7 +303,7 @@ impl Carrier {
                 }
                 Ok(Replacement::Gone(entry)) => {
                     // A task that stays is not moved: an earlier attempt of it may be in the topic.
-                    let finding = finding_of(entry, &self.look_up, reads.is_last()).await;
+                    let finding = finding_of(entry, &self.look_up, reads.next_is_last()).await;
                     match finding.map_err(|refusal| stop_of(inbound::of_service(refusal)))? {
                         NameFinding::Final => over = Some(entry.row),
                         NameFinding::TooLate(_task) => {
@@ -315,7 +315,7 @@ impl Carrier {
                     }
                 }
                 Ok(Replacement::Overtaken | Replacement::Unmet(_)) => {}
-                Err(StoreError::Postgres(error)) if error.is_of_an_id() => {
+                Err(StoreError::Postgres(error)) if error.is_duplicate_key() => {
                     assign_ids(&self.shared, [&mut task]);
                 }
                 Err(StoreError::Postgres(PostgresError::GaveWay { .. })) => {}

@@ -334,7 +334,7 @@ impl Claimer {
     async fn read_quarantine_and_far(&mut self, now: Timestamp) -> Result<(), PostgresError> {
         for looked in [self.load_quarantine().await, self.plan_far(now).await] {
             match looked {
-                Err(error) if error.is_of_a_lock() => {
+                Err(error) if error.is_lock_conflict() => {
                     tracing::warn!(
                         error = chain(&error),
                         "a search for due tasks gave way to another transaction; the next sweep \
@@ -411,7 +411,7 @@ impl Claimer {
             }
             Err(error) => {
                 self.shared.in_flight.forget(batch);
-                let first = match error.is_of_the_data() {
+                let first = match error.is_bad_data() {
                     true => readable(self.claims.lowest(source, request).await)?,
                     false => None,
                 };
@@ -483,7 +483,7 @@ impl Claimer {
             self.claiming_of(source).gave_way(claim);
             return Ok(0);
         }
-        if !error.is_of_the_data() {
+        if !error.is_bad_data() {
             // A claim that missed the deadline must not be repeated unchanged, nor before all
             // others.
             if matches!(error, PostgresError::Unanswered { .. }) && !claim.is_at_watermark() {
@@ -530,7 +530,7 @@ impl Claimer {
 /// Returns `None` when not even an id can be read.
 fn readable(answer: Result<Option<Uuid>, PostgresError>) -> Result<Option<Uuid>, PostgresError> {
     match answer {
-        Err(error) if error.is_of_the_data() => Ok(None),
+        Err(error) if error.is_bad_data() => Ok(None),
         other => other,
     }
 }

@@ -113,7 +113,7 @@ async fn create_some(
         .await;
     match created {
         // Without the lock, because a stranger has it, two nodes may create the same partition.
-        Err(error) if error.is_of_twins() => Ok(false),
+        Err(error) if error.is_concurrent_create() => Ok(false),
         created => created,
     }
 }

@@ -103,7 +103,7 @@ impl Guard {
         access: Access,
         trail: &Trail,
     ) -> Result<Self, Problem> {
-        trail.is_identified(&caller);
+        trail.identify(&caller);
         match access.ruled_out(&caller.principal.rights) {
             Some(action) => {
                 trail.denies(action, None);

@@ -54,7 +54,8 @@ impl Trail {
         self.0.as_ref().map(|notes| notes.lock().clone()).unwrap_or_default()
     }
 
-    pub fn is_identified(&self, caller: &Caller) {
+    /// Notes who the caller is.
+    pub fn identify(&self, caller: &Caller) {
         self.note(|notes| {
             notes.caller = Some((caller.principal.name.clone(), caller.credential));
         });

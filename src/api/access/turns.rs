@@ -75,7 +75,7 @@ impl AuditedTurn {
         let Some(Notebook { trails, caller, .. }) = &mut self.0 else { return };
         let trail = trails.entry(action).or_insert_with(|| {
             let trail = Trail::new();
-            trail.is_identified(caller);
+            trail.identify(caller);
             trail
         });
         note(trail);

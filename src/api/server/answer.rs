@@ -68,7 +68,7 @@ impl RequestPlace {
     }
 
     /// Says where the request's body leaves its unread rest.
-    pub fn may_have_rest(&mut self, left: Left) {
+    pub fn note_unread_rest(&mut self, left: Left) {
         self.left = Some(left);
     }
 

@@ -150,7 +150,7 @@ async fn serve<S>(
                 return Body::empty();
             }
             let left = Left::default();
-            place.may_have_rest(left.clone());
+            place.note_unread_rest(left.clone());
             Body::new(LeavingBody::new(body, left))
         });
         if let Some(peer) = &peer {

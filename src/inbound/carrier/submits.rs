@@ -73,7 +73,9 @@ impl Carrier {
         let (mut tries, mut draws) = (Tries::default(), 0);
         loop {
             match self.try_submit(precondition, piece, turn).await {
-                Err(StoreError::Postgres(error)) if error.is_of_an_id() && draws < DRAWS_MAX => {
+                Err(StoreError::Postgres(error))
+                    if error.is_duplicate_key() && draws < DRAWS_MAX =>
+                {
                     draws += 1;
                     assign_ids(&self.shared, piece.iter_mut().map(|new| &mut new.task));
                 }

@@ -139,7 +139,7 @@ impl LoopProgress {
     /// Records a failed settle. A failure because of a value says nothing about this node: no other
     /// node could settle the batch either.
     pub fn settle_failed(&self, error: &PostgresError) {
-        if !error.is_of_the_data() {
+        if !error.is_bad_data() {
             self.settles().failed(chain(error), cause_of(error), clock::monotonic());
         }
     }
@@ -194,7 +194,7 @@ impl LoopProgress {
 
 /// Returns which nodes a Postgres failure affects.
 pub fn cause_of(error: &PostgresError) -> FailureCause {
-    if error.is_of_a_lock() {
+    if error.is_lock_conflict() {
         FailureCause::Lock
     } else if error.is_slow() {
         FailureCause::Slow

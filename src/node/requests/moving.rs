@@ -19,8 +19,8 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// Counts a read. Returns true when no other read may follow.
-    pub fn is_last(&mut self) -> bool {
+    /// Counts one more read. Returns true when no other may follow.
+    pub fn next_is_last(&mut self) -> bool {
         self.count += 1;
         self.count >= READS_MAX
     }
@@ -38,6 +38,6 @@ mod tests {
     #[test]
     fn a_moving_task_is_read_three_times() {
         let mut reads = Reads::default();
-        assert_eq!([(); 3].map(|()| reads.is_last()), [false, false, true]);
+        assert_eq!([(); 3].map(|()| reads.next_is_last()), [false, false, true]);
     }
 }

@@ -100,7 +100,7 @@ pub fn assign_ids<'a>(shared: &NodeShared, tasks: impl IntoIterator<Item = &'a m
     let now = shared.now();
     for task in tasks {
         clamp(task, now);
-        task.submitted(&shared.submit_order, now, (rand::random(), rand::random()));
+        task.put_behind_earlier(&shared.submit_order, now, (rand::random(), rand::random()));
     }
 }
 

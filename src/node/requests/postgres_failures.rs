@@ -37,7 +37,7 @@ impl Tries {
 
     /// As [`Self::again`], also for an id or a row that is taken: the retry has another one.
     pub fn again_with_new_id(&mut self, error: &PostgresError) -> bool {
-        if !error.is_of_an_id() {
+        if !error.is_duplicate_key() {
             return self.again(error);
         }
         self.failed_count += 1;

@@ -100,13 +100,13 @@ impl Replacer {
                 Ok(Replacement::Overtaken) => {}
                 Ok(Replacement::Unmet(current)) => return Ok(Placed::Unmet(current)),
                 Ok(Replacement::Gone(entry)) => {
-                    match finding_of(entry, look_up, reads.is_last()).await? {
+                    match finding_of(entry, look_up, reads.next_is_last()).await? {
                         NameFinding::Final => over = Some(entry.row),
                         NameFinding::TooLate(placed) => return Ok(placed),
                         NameFinding::Moving => moving::pause().await,
                     }
                 }
-                Err(error) if error.is_of_an_id() => assign_ids(&self.shared, [&mut task]),
+                Err(error) if error.is_duplicate_key() => assign_ids(&self.shared, [&mut task]),
                 Err(error @ PostgresError::GaveWay { .. }) => {
                     tracing::debug!(error = chain(&error), "retrying a replacement")
                 }

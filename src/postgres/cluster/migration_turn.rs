@@ -69,7 +69,7 @@ pub(super) async fn take(
     };
     match connection.run(WHAT, lock).await {
         Ok(()) => {}
-        Err(error) if error.is_of_a_lock() => return Err(with_holder(connection, error).await),
+        Err(error) if error.is_lock_conflict() => return Err(with_holder(connection, error).await),
         Err(error) => return Err(error),
     }
     wait_for_older_builds(migrating).await?;
@@ -81,7 +81,7 @@ async fn create_table(connection: &mut Connection) -> Result<(), PostgresError> 
     loop {
         tries += 1;
         match connection.run("create the table of migrations", create_unless_there).await {
-            Err(error) if error.is_of_twins() && tries < TRIES_MAX => {}
+            Err(error) if error.is_concurrent_create() && tries < TRIES_MAX => {}
             outcome => return outcome,
         }
     }

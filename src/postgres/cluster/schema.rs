@@ -132,7 +132,7 @@ async fn change_tables(connection: &mut Connection) -> Result<(), MigrateError> 
     loop {
         match try_to_change_tables(connection).await {
             Err(MigrateError::Postgres(error))
-                if error.is_of_a_lock() && clock::monotonic() < until =>
+                if error.is_lock_conflict() && clock::monotonic() < until =>
             {
                 tracing::warn!(
                     error = chain(&error),

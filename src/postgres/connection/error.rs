@@ -162,30 +162,30 @@ impl PostgresError {
 
     /// True when the statement failed because of its rows (values out of range, damaged data). A
     /// smaller range may succeed.
-    pub fn is_of_the_data(&self) -> bool {
+    pub fn is_bad_data(&self) -> bool {
         matches!(self, Self::BadValue { .. })
             || self.code().is_some_and(|code| code.starts_with("XX"))
     }
 
     /// True when the statement met another number of rows than it had to.
-    pub(in crate::postgres) fn is_of_the_count(&self) -> bool {
+    pub(in crate::postgres) fn is_wrong_row_count(&self) -> bool {
         matches!(self, Self::Refused { source: Cause::Rows(_), .. })
     }
 
     /// True when a row could not be inserted because another row has its key. Two ids are the same
     /// only by chance.
-    pub fn is_of_an_id(&self) -> bool {
+    pub fn is_duplicate_key(&self) -> bool {
         self.code().as_deref() == Some("23505")
     }
 
     /// True when another session has created the same table at the same time. The error may be
     /// about the table, its type, or a row of the catalog.
-    pub(in crate::postgres) fn is_of_twins(&self) -> bool {
+    pub(in crate::postgres) fn is_concurrent_create(&self) -> bool {
         matches!(self.code().as_deref(), Some("23505" | "42P07" | "42710"))
     }
 
     /// True when the statement gave way to a lock.
-    pub fn is_of_a_lock(&self) -> bool {
+    pub fn is_lock_conflict(&self) -> bool {
         matches!(self.code().as_deref(), Some("55P03" | "40P01"))
     }
 
@@ -225,7 +225,7 @@ mod tests {
         let error = check_count(3, 4).unwrap_err();
         assert!(is_rows_differ(&error));
         let error = PostgresError::new("settle", error.into());
-        assert!(error.is_of_the_count() && !error.is_away() && !error.is_of_the_data());
+        assert!(error.is_wrong_row_count() && !error.is_away() && !error.is_bad_data());
         assert_eq!(chain(&error), "settle: refused: met 3 rows instead of 4");
     }
 
@@ -234,7 +234,7 @@ mod tests {
         for error in [sqlx::Error::RowNotFound, sqlx::Error::Decode("not a time".into())] {
             assert!(!is_rows_differ(&error));
             let error = PostgresError::new("settle", error.into());
-            assert!(matches!(error, PostgresError::Refused { .. }) && !error.is_of_the_count());
+            assert!(matches!(error, PostgresError::Refused { .. }) && !error.is_wrong_row_count());
         }
     }
 }

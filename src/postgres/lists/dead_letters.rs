@@ -323,7 +323,7 @@ fn dead_of(
 ) -> Result<TaskView, sqlx::Error> {
     let mut view = read(row, TaskId::from_uuid(row.try_get("id")?), TaskState::Dead, keys)?;
     if let Some(tracked) = view.tracked.as_mut() {
-        tracked.is_dead_after(view.attempt.saturating_as());
+        tracked.set_dead_after(view.attempt.saturating_as());
     }
     Ok(view)
 }

@@ -266,7 +266,7 @@ impl OutboxSource {
             match self.connection.run("truncate a table of the outbox", truncate).await {
                 Ok(()) => {}
                 // The transaction is over with its session.
-                Err(error) if error.is_of_a_lock() => self.close(),
+                Err(error) if error.is_lock_conflict() => self.close(),
                 Err(error) => {
                     self.close();
                     return Err(error);

@@ -98,9 +98,9 @@ impl Mover {
                 }
                 // The same holds for refusals that have other causes than values.
                 Err(error @ (PostgresError::BadValue { .. } | PostgresError::Refused { .. }))
-                    if error.is_of_the_data() || skipped_count < SKIPPED_MAX =>
+                    if error.is_bad_data() || skipped_count < SKIPPED_MAX =>
                 {
-                    skipped_count += u32::from(!error.is_of_the_data());
+                    skipped_count += u32::from(!error.is_bad_data());
                     let Some(stuck) = self.first_of(rest).await? else { break };
                     tracing::error!(
                         id = %stuck, error = chain(&error),

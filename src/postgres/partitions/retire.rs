@@ -178,7 +178,7 @@ impl Retirer {
             .await;
         match outcome {
             // The leaf is being read. The next round tries again.
-            Err(error) if error.is_of_a_lock() => Ok(false),
+            Err(error) if error.is_lock_conflict() => Ok(false),
             other => other,
         }
     }

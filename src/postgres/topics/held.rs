@@ -269,7 +269,7 @@ impl HeldTasks {
 
 /// Returns true when one of the rows is the cause: its values, or its missing entry.
 fn is_of_a_row(error: &PostgresError) -> bool {
-    error.is_of_the_count() || error.is_of_the_data()
+    error.is_wrong_row_count() || error.is_bad_data()
 }
 
 /// Halves the number of rows of the next statement, if one of several rows is the cause. Returns

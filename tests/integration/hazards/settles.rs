@@ -282,7 +282,7 @@ async fn a_look_back_that_takes_long_gives_way_and_its_limit_ends_with_it() {
     let late = adoptions.oldest_unsettled(all.clone(), patience).await.unwrap_err();
     assert!(matches!(late, PostgresError::GaveWay { .. }) && late.is_slow(), "{late:?}");
     let next = adoptions.own_unsettled(BatchId::MIN).await.unwrap_err();
-    assert!(next.is_of_a_lock(), "after the second that a lock may take: {next:?}");
+    assert!(next.is_lock_conflict(), "after the second that a lock may take: {next:?}");
     stage.run("commit").await;
     assert_eq!(adoptions.oldest_unsettled(all, Duration::MAX).await.unwrap(), Some(batch));
 }

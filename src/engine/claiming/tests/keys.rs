@@ -17,7 +17,7 @@ fn hotspot_of(key_count: usize) -> BTreeSet<Uuid> {
         let passed = Duration::from_micros(u64::try_from(number).unwrap() * 200);
         let chance =
             |salt: u64| (u64::try_from(number).unwrap() + salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        task.submitted(
+        task.put_behind_earlier(
             &order,
             due_at.minus(Duration::from_secs(86_400)).plus(passed),
             (chance(1), chance(2)),

@@ -139,8 +139,9 @@ impl InFlightBatch {
         self.lock().maybe_sent[index]
     }
 
-    /// Returns true when the acknowledgement of a task must be passed on to its topic's state.
-    pub fn is_news(&self, index: usize, now: Monotonic) -> bool {
+    /// Returns true when the acknowledgement of a task must be passed on to its topic's state: at
+    /// most each 100 ms for a topic.
+    pub fn takes_news(&self, index: usize, now: Monotonic) -> bool {
         let topic = usize::from(self.batch.topic_index(index));
         let mut course = self.lock();
         let is_news = course.heard_at[topic].is_none_or(|at| now.since(at).as_millis() >= 100);

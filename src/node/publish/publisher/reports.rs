@@ -110,7 +110,7 @@ impl Reports {
     fn acknowledged(&self, held: &Arc<InFlightBatch>, index: u32, receipt: Receipt) {
         let place = correlation_id::place(index);
         let now = clock::monotonic();
-        if held.is_news(place, now) {
+        if held.takes_news(place, now) {
             let waited = held.waited(place, self.clock.now(), now);
             if let Some(action) = self.in_flight.acknowledged(held.topic_of(place), waited, now) {
                 self.topic_actions.put(action);

@@ -149,7 +149,7 @@ impl Lane {
         let mut pieces = Pieces::new(group.len(), clock::monotonic().plus(GROUP_SPAN_MAX));
         while let Some(piece) = pieces.take() {
             let Err(error) = self.attempt(&mut group[piece.clone()]).await else { continue };
-            let is_late = error.is_of_a_lock() && pieces.is_late(clock::monotonic());
+            let is_late = error.is_lock_conflict() && pieces.is_late(clock::monotonic());
             if piece.len() > 1 && is_of_some(&error) && !is_late {
                 pieces.halve(piece);
                 continue;
@@ -176,7 +176,7 @@ impl Lane {
                 Store::Named(store) => store.insert_new(piece).await,
             };
             match outcome {
-                Err(error) if error.is_of_an_id() && draws < DRAWS_MAX => {
+                Err(error) if error.is_duplicate_key() && draws < DRAWS_MAX => {
                     tracing::debug!(
                         error = chain(&error),
                         "another task has the id of one of these tasks; retrying with new ids"
@@ -184,7 +184,7 @@ impl Lane {
                     draws += 1;
                     assign_ids(&self.shared, piece.iter_mut().map(|one| &mut one.task));
                 }
-                Err(error) if piece.len() > 1 && error.is_of_a_lock() => return Err(error),
+                Err(error) if piece.len() > 1 && error.is_lock_conflict() => return Err(error),
                 Err(error) if tries.again(&error) => {}
                 outcome => return outcome,
             }
@@ -194,5 +194,5 @@ impl Lane {
 
 /// Returns true for an error that some tasks of a group may have caused, and not the others.
 fn is_of_some(error: &PostgresError) -> bool {
-    matches!(error, PostgresError::BadValue { .. }) || error.is_of_a_lock()
+    matches!(error, PostgresError::BadValue { .. }) || error.is_lock_conflict()
 }

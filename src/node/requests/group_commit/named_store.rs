@@ -87,7 +87,7 @@ impl NamedStore {
                 Ok(()) => {}
                 Err(error) if open.len() == count => return Err(error),
                 // Another task has the id of one of these tasks.
-                Err(error) if error.is_of_an_id() => {
+                Err(error) if error.is_duplicate_key() => {
                     assign_ids(&self.shared, open.iter_mut().map(|one| &mut one.task));
                 }
                 // A round that gave way to another transaction is retried.

@@ -124,7 +124,7 @@ impl StoredTasks {
             if let Some(verdict) = MoveVerdict::of_read(found) {
                 return Ok(verdict);
             }
-            if reads.is_last() {
+            if reads.next_is_last() {
                 let reason = "the task is changing its table; nothing was changed".to_owned();
                 return Err(Refusal::ServerAway { reason });
             }
@@ -180,7 +180,7 @@ impl StoredTasks {
             if let Some(verdict) = CancelVerdict::of_read(self.by_id(permit.id()).await?) {
                 return Ok(verdict);
             }
-            if reads.is_last() {
+            if reads.next_is_last() {
                 return Err(Unavailable::ServerAway {
                     reason: "the task is being moved; repeat the cancel".to_owned(),
                 });

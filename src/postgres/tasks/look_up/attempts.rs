@@ -118,7 +118,7 @@ pub(super) async fn complete(
         }
         (TaskState::Dead, _) => {
             let last = tracked.attempts.iter().map(|line| line.attempt).max();
-            tracked.is_dead_after(last.unwrap_or(view.attempt.saturating_as()));
+            tracked.set_dead_after(last.unwrap_or(view.attempt.saturating_as()));
         }
         _ => {}
     }

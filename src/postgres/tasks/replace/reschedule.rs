@@ -210,7 +210,7 @@ async fn carry_out(
 ) -> Result<Option<(TaskId, TaskView)>, sqlx::Error> {
     let next = first.moved_to(to.due_at);
     let next = match seen.has_key {
-        true => next.submitted_at(to.position, to.random),
+        true => next.with_position(to.position, to.random),
         false => next.drawn_again(to.random),
     };
     let followed = sqlx::query(FOLLOW)
