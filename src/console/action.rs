@@ -532,7 +532,8 @@ mod tests {
             let given = action.fields().into_iter().filter(|(_, value)| value.starts_with("x-"));
             let mut given: Vec<&str> = given.map(|(name, _)| name).collect();
             let mut wanted = verb.fields().to_vec();
-            (given.sort_unstable(), wanted.sort_unstable());
+            given.sort_unstable();
+            wanted.sort_unstable();
             assert_eq!(given, wanted, "{verb:?}");
         }
     }
