@@ -8,13 +8,7 @@ helm_folder() { printf '%s' "$CACHE/helm-$HELM_VERSION"; }
 helm_binary() { printf '%s' "$(helm_folder)/helm"; }
 helm_is_installed() { [[ -x $(helm_binary) ]]; }
 
-helm_install() {
-  local new=$CACHE/helm.new
-  rm -rf "$new" && mkdir -p "$new"
-  GOBIN=$new GOFLAGS=-buildvcs=false GOWORK=off CGO_ENABLED=0 \
-    go install -trimpath "helm.sh/helm/v3/cmd/helm@v$HELM_VERSION"
-  mv -T "$new" "$(helm_folder)"
-}
+helm_install() { go_build "$(helm_folder)" "helm.sh/helm/v3/cmd/helm@v$HELM_VERSION"; }
 
 # Builds Helm unless it is there. Without Go, nothing is built. Call it outside conditions, because
 # bash ignores errors inside them.

@@ -215,6 +215,14 @@ servers_are_installed() {
     { ! is_breakable || { toxiproxy_is_installed && has_compiler >/dev/null; }; }
 }
 
+# Builds a program of the Go module proxy into a folder.
+go_build() { # FOLDER PACKAGE@VERSION
+  local new=$1.new
+  rm -rf "$new" && mkdir -p "$new"
+  GOBIN=$new GOFLAGS=-buildvcs=false GOWORK=off CGO_ENABLED=0 go install -trimpath "$2"
+  mv -T "$new" "$1"
+}
+
 build() { # SERVICE TEXT
   local began log=$CACHE/$1.log
   began=$(now_us)

@@ -14,11 +14,7 @@ toxiproxy_binary() { printf '%s' "$(toxiproxy_folder)/server"; }
 toxiproxy_is_installed() { [[ -x $(toxiproxy_binary) ]]; }
 
 toxiproxy_install() {
-  local new=$CACHE/toxiproxy.new
-  rm -rf "$new" && mkdir -p "$new"
-  GOBIN=$new GOFLAGS=-buildvcs=false GOWORK=off CGO_ENABLED=0 \
-    go install -trimpath "github.com/Shopify/toxiproxy/v2/cmd/server@v$TOXIPROXY_VERSION"
-  mv -T "$new" "$(toxiproxy_folder)"
+  go_build "$(toxiproxy_folder)" "github.com/Shopify/toxiproxy/v2/cmd/server@v$TOXIPROXY_VERSION"
 }
 
 toxiproxy_mark() { printf '%s' "-config=$STACK/toxiproxy.json"; }

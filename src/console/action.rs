@@ -9,7 +9,9 @@ use maud::{Markup, html};
 use serde_json::{Value, json};
 
 use super::format::{grouped, is_true, number, path, with_query};
-use super::frame::{Answered, Page, Reader, Section, csrf, facts, nothing, sample, task_path};
+use super::frame::{
+    Answered, Page, Reader, Section, csrf, escaped, facts, nothing, sample, task_path,
+};
 use crate::domain::topic::policy::REASON_BYTES_MAX;
 
 pub use self::verb::Verb;
@@ -101,9 +103,9 @@ impl Action {
     /// Reads an action from a form or a query, without the fields that its call does not use.
     pub fn read(fields: &Fields) -> Option<Self> {
         let verb = Verb::ALL.into_iter().find(|verb| verb.name() == fields.get("action"))?;
-        let used = |field, value: &str| match verb.fields().contains(&field) {
-            true => value.to_owned(),
-            false => String::new(),
+        let used = |field, value: &str| {
+            let is_used = verb.fields().contains(&field);
+            if is_used { value.to_owned() } else { String::new() }
         };
         let name = used("name", fields.exact("name"));
         let [id, topic, due_from, due_to, to_topic, cursor, due, reason] =
@@ -225,27 +227,12 @@ impl Action {
 
     /// Writes the object of the action. `asked_for` is a field that the page shows elsewhere.
     fn object(&self, asked_for: Option<&str>) -> Markup {
-        let terms = [
-            ("id", "Task"),
-            ("topic", "Topic"),
-            ("name", "Schedule"),
-            ("due_from", "Due from"),
-            ("due_to", "Due before"),
-            ("to_topic", "To topic"),
-            ("due", "New due time"),
-            ("reason", "Reason"),
-        ];
         let fields = self.fields();
-        let value_of = |wanted| fields.iter().find(|(name, _)| *name == wanted);
-        let mut shown = Vec::new();
-        for (name, term) in terms.into_iter().filter(|(name, _)| Some(*name) != asked_for) {
-            if let Some((_, value)) = value_of(name)
-                && !value.is_empty()
-            {
-                shown.push((term, html! { (value) }));
-            }
-        }
-        facts(&shown)
+        let given = fields.iter().filter(|(name, value)| {
+            !value.is_empty() && asked_for.is_none_or(|asked_for| asked_for != *name)
+        });
+        let shown = given.filter_map(|(name, value)| Some((term_of(name)?, escaped(value))));
+        facts(&shown.collect::<Vec<_>>())
     }
 
     /// Returns the page that the action leads back to.
@@ -300,6 +287,21 @@ impl Action {
 
     fn back_link(&self) -> Markup {
         html! { a.button href=(self.back()) { "Back" } }
+    }
+}
+
+/// Returns what people call a field. The page shows no others.
+fn term_of(field: &str) -> Option<&'static str> {
+    match field {
+        "id" => Some("Task"),
+        "topic" => Some("Topic"),
+        "name" => Some("Schedule"),
+        "due_from" => Some("Due from"),
+        "due_to" => Some("Due before"),
+        "to_topic" => Some("To topic"),
+        "due" => Some("New due time"),
+        "reason" => Some("Reason"),
+        _ => None,
     }
 }
 

@@ -303,8 +303,8 @@ async fn a_name_is_free_after_its_retention_and_never_while_its_task_is_pending(
     );
 }
 
-/// An overdue task waits: its topic is paused, or Kafka is away. Its entry is kept for the retention
-/// after the due time, and after a cancel for as long as any other final state.
+/// An overdue task waits: its topic is paused, or Kafka is away. Its entry is kept for the
+/// retention after the due time, and after a cancel for as long as after any other end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_repeated_submit_makes_no_task_again_after_the_cancel_of_one_that_was_long_overdue() {
     let cluster = Cluster::start("late-cancels").await;

@@ -11,7 +11,7 @@
 //!
 //! When a starting broker lists no brokers at all, librdkafka (2.12) forgets those that it knew,
 //! and never connects again (its issue 5301). The sign: its statistics name no broker. A client
-//! that still has records of a forgotten broker names it further, and is found by the other signs.
+//! that still has records of a forgotten broker names that broker. The other signs find it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

@@ -41,8 +41,8 @@ const PROBE_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// A client without an answer for this long is replaced. When a starting broker lists no brokers at
 /// all, a client forgets all known brokers and never connects again (librdkafka's issue 5301).
 const RENEW_AFTER: Duration = Duration::from_secs(10);
-/// This client is asked after this time, however many acknowledgements the producers get: they are
-/// clients of their own.
+/// How long this client may go without a question while acknowledgements prove contact. They prove
+/// it for the producers, which are other clients.
 const PROVE_AFTER: Duration = Duration::from_secs(30);
 /// The deadline of each of the two questions of a look-up. It is longer where answers take longer.
 /// A Kafka that hangs is noticed by it, too.
@@ -404,8 +404,8 @@ impl OwnAnswers {
         (self.last_at, self.missing_since) = (Some(now), None);
     }
 
-    /// Returns true when the client is to be asked although Kafka has acknowledged records: for
-    /// long it was not, or it had no answer.
+    /// Returns true when the client is to be asked although Kafka has acknowledged records: its
+    /// last answer is old, or its last question had none.
     fn are_due(&self, now: Monotonic) -> bool {
         self.missing_since.is_some() || self.last_at.is_none_or(|at| now.since(at) >= PROVE_AFTER)
     }

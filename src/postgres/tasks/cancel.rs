@@ -327,7 +327,7 @@ pub(in crate::postgres) async fn note_names(
 }
 
 /// Logs a failure. The tasks stay cancelled, and look-ups by name tell so until their receipts
-/// expire. The name of a task that was overdue for longer than the retention is free at once.
+/// expire. The name of a task that was overdue for longer than the retention may be free at once.
 pub(in crate::postgres) fn tell_unnoted(noted: Result<(), PostgresError>) {
     if let Err(error) = noted {
         tracing::warn!(error = chain(&error), "names do not know that their tasks are cancelled");

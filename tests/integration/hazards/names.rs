@@ -91,8 +91,8 @@ async fn two_replacements_in_one_statement_each_leave_two_live_tasks() {
     }
 }
 
-/// A sweep, or a repeated submit, frees the expired name of a task that is being cancelled. The rule:
-/// the cancel makes the entry anew.
+/// A sweep, or a repeated submit, frees the expired name of a task that is being cancelled. The
+/// rule: the cancel makes the entry anew.
 #[tokio::test]
 async fn a_name_that_is_freed_beside_the_cancel_of_its_task_is_kept_all_the_same() {
     staged(async || {
