@@ -168,6 +168,32 @@ async fn answers_of_consumers_beside_a_damaged_task_take_effect() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancels_beside_a_damaged_task_take_effect() {
+    let cluster = Cluster::start("damaged-cancel").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let task = |number| json!({ "topic": topic, "delay": "1h", "payload": number });
+    let tasks: Vec<Value> = (0..10).map(task).collect();
+    let accepted = node.api().submit_all(&tasks).await;
+    // Postgres finds damage only when it reads the row.
+    let damage = "create function damaged() returns trigger language plpgsql as $$
+        begin raise exception 'invalid page' using errcode = 'XX001'; end $$";
+    sqlx::raw_sql(damage).execute(&cluster.sql).await.unwrap();
+    let meet = format!(
+        "create trigger damage before delete on task for each row when (old.id = '{}')
+         execute function damaged()",
+        accepted[5].id
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(meet)).execute(&cluster.sql).await.unwrap();
+    // The cancels come at once, so that they share statements.
+    let cancel = |task: &Task| node.api().cancel(task.id);
+    let answers = join_all(accepted.iter().map(cancel)).await;
+    let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
+    assert_eq!(statuses[5], 503, "{}", answers[5].text);
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 9, "{statuses:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn submits_beside_a_locked_name_are_stored() {
     let cluster = Cluster::start("locked-name").await;
     let topic = cluster.topic("orders").await;

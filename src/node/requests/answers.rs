@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use self::queue::{AnswerQueue, AnswerRequest, Holder, Reply};
 use super::connections::KeptConnection;
 use super::moving;
-use super::pieces::Pieces;
+use super::pieces::{AfterFailure, Pieces};
 use super::postgres_failures::{unavailable_of, unavailable_of_read};
 use crate::clock;
 use crate::domain::{Monotonic, PrincipalName, TaskId, Timestamp};
@@ -23,7 +23,6 @@ use crate::error_chain::chain;
 use crate::node::messages::Unavailable;
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::shared::NodeShared;
-use crate::postgres::PostgresError;
 use crate::postgres::connection::turns::Turns;
 use crate::postgres::tasks::answers::{AnswerCall, AnswerStore, GROUP_MAX};
 use crate::postgres::tasks::look_up::LookUp;
@@ -258,7 +257,7 @@ impl AnswerLane {
     }
 
     /// Takes the calls of a group, and answers them. A group that gave way to another transaction,
-    /// or was refused, is retried by halves, so one locked or damaged row does not hold up the
+    /// or has damaged data, is retried by halves, so one locked or damaged row does not hold up the
     /// others.
     async fn commit(&mut self, requests: &mut Vec<AnswerRequest>) {
         let calls: Vec<AnswerCall> = requests.iter().map(|request| request.call.clone()).collect();
@@ -271,15 +270,13 @@ impl AnswerLane {
             else {
                 continue;
             };
-            let gave_way = matches!(error, PostgresError::GaveWay { .. });
-            let goes_on = !error.is_away() && !pieces.is_late(clock::monotonic());
-            if goes_on && (gave_way || piece.len() > 1) {
+            let after = pieces.fail(&piece, &error, clock::monotonic());
+            if after == AfterFailure::Retried {
                 // Calls without an answer have changed nothing.
-                pieces.halve(piece);
                 continue;
             }
             failed.push((piece, unavailable_of(&error)));
-            if !goes_on {
+            if after == AfterFailure::AllFailed {
                 stopped = Some(chain(&error));
                 break;
             }

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::connections::KeptConnection;
-use super::pieces::Pieces;
+use super::pieces::{AfterFailure, Pieces};
 use super::postgres_failures::unavailable_of;
 use crate::access::permit::Cancel;
 use crate::clock;
@@ -120,26 +120,27 @@ impl CancelLane {
     }
 
     /// Cancels the tasks of a group, and answers each request. A group that gave way to another
-    /// transaction is retried by halves, so one locked row does not hold up the others.
+    /// transaction, or has damaged data, is retried by halves: one locked or damaged row neither
+    /// holds up nor fails the others.
     async fn commit(&mut self, requests: &mut [CancelRequest]) {
         let mut pieces = Pieces::new(requests.len(), clock::monotonic().plus(GROUP_SPAN_MAX));
         while let Some(piece) = pieces.take() {
             let Err(error) = self.attempt(&mut requests[piece.clone()]).await else { continue };
-            if matches!(error, PostgresError::GaveWay { .. }) && !pieces.is_late(clock::monotonic())
-            {
+            let after = pieces.fail(&piece, &error, clock::monotonic());
+            if after == AfterFailure::Retried {
                 tracing::debug!(
                     error = chain(&error),
                     ids = piece.len(),
                     "retrying the cancels in two halves"
                 );
-                pieces.halve(piece);
                 continue;
             }
             fail(&mut requests[piece], &unavailable_of(&error));
-            // When time is up, and after any other error, the pieces that are left are not tried,
-            // and nothing of them is cancelled.
+            // Nothing of a piece that is not tried is cancelled.
             let untried = Unavailable::ServerAway { reason: chain(&error) };
-            while let Some(piece) = pieces.take() {
+            while after == AfterFailure::AllFailed
+                && let Some(piece) = pieces.take()
+            {
                 fail(&mut requests[piece], &untried);
             }
         }

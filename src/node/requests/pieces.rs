@@ -8,6 +8,18 @@ use std::iter;
 use std::ops::Range;
 
 use crate::domain::Monotonic;
+use crate::postgres::PostgresError;
+
+/// What becomes of a group whose piece has failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AfterFailure {
+    /// The items of the piece are tried again.
+    Retried,
+    /// Only this piece has failed. Others go on.
+    PieceFailed,
+    /// The others would fail as well. They are not tried.
+    AllFailed,
+}
 
 /// The pieces of a group that are still to be committed, as ranges of its items.
 #[derive(Debug)]
@@ -32,6 +44,24 @@ impl Pieces {
         now >= self.until
     }
 
+    /// Decides about a piece that failed. A piece that gave way to another transaction comes again,
+    /// by halves, until time is up.
+    pub fn fail(
+        &mut self,
+        piece: &Range<usize>,
+        error: &PostgresError,
+        now: Monotonic,
+    ) -> AfterFailure {
+        if !error.may_be_of_some_rows() || self.is_late(now) {
+            return AfterFailure::AllFailed;
+        }
+        if piece.len() > 1 || matches!(error, PostgresError::GaveWay { .. }) {
+            self.halve(piece.clone());
+            return AfterFailure::Retried;
+        }
+        AfterFailure::PieceFailed
+    }
+
     /// Puts the halves of a failed piece behind the other pieces, which are not held up and come
     /// first. A piece of one item comes again as it is.
     pub fn halve(&mut self, piece: Range<usize>) {
@@ -46,6 +76,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::postgres::connection::error::Cause;
 
     fn at(seconds: u64) -> Monotonic {
         Monotonic::from_start(Duration::from_secs(seconds))
@@ -85,6 +116,26 @@ mod tests {
             pieces.halve(0..1);
         }
         assert!(!pieces.is_late(at(2)) && pieces.is_late(at(3)));
+    }
+
+    #[test]
+    fn only_what_may_be_of_some_rows_is_tried_again_and_until_time_is_up() {
+        let what = || "cancel".to_owned();
+        let rows = PostgresError::new(what(), sqlx::Error::Decode("damaged".into()).into());
+        let gave_way = PostgresError::GaveWay { what: what(), source: Cause::Fact("a lock") };
+        let refused = PostgresError::Refused { what: what(), source: Cause::Fact("a full disk") };
+        let away = PostgresError::Unanswered { what: what(), source: Cause::Fact("cut") };
+        for (error, of_many, of_one) in [
+            (&rows, AfterFailure::Retried, AfterFailure::PieceFailed),
+            (&gave_way, AfterFailure::Retried, AfterFailure::Retried),
+            (&refused, AfterFailure::AllFailed, AfterFailure::AllFailed),
+            (&away, AfterFailure::AllFailed, AfterFailure::AllFailed),
+        ] {
+            let mut pieces = Pieces::new(4, at(3));
+            let after = [0..4, 0..1].map(|piece| pieces.fail(&piece, error, at(2)));
+            assert_eq!(after, [of_many, of_one], "{error}");
+            assert_eq!(pieces.fail(&(0..4), error, at(3)), AfterFailure::AllFailed, "{error}");
+        }
     }
 
     #[test]

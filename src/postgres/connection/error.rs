@@ -167,6 +167,20 @@ impl PostgresError {
             || self.code().is_some_and(|code| code.starts_with("XX"))
     }
 
+    /// True when some rows of the statement may have caused the error, and not the others: bad or
+    /// damaged data, a wrong number of rows, or the lock of another transaction.
+    pub fn may_be_of_some_rows(&self) -> bool {
+        let is_of_answer = matches!(
+            self,
+            Self::Refused {
+                source: Cause::Rows(_)
+                    | Cause::Driver(sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)),
+                ..
+            }
+        );
+        is_of_answer || self.is_bad_data() || matches!(self, Self::GaveWay { .. })
+    }
+
     /// True when the statement met another number of rows than it had to.
     pub(in crate::postgres) fn is_wrong_row_count(&self) -> bool {
         matches!(self, Self::Refused { source: Cause::Rows(_), .. })
@@ -226,6 +240,7 @@ mod tests {
         assert!(is_rows_differ(&error));
         let error = PostgresError::new("settle", error.into());
         assert!(error.is_wrong_row_count() && !error.is_away() && !error.is_bad_data());
+        assert!(error.may_be_of_some_rows());
         assert_eq!(chain(&error), "settle: refused: met 3 rows instead of 4");
     }
 
@@ -233,8 +248,10 @@ mod tests {
     fn a_missing_row_and_damaged_values_fail_no_check_of_rows() {
         for error in [sqlx::Error::RowNotFound, sqlx::Error::Decode("not a time".into())] {
             assert!(!is_rows_differ(&error));
+            let is_of_answer = matches!(error, sqlx::Error::Decode(_));
             let error = PostgresError::new("settle", error.into());
             assert!(matches!(error, PostgresError::Refused { .. }) && !error.is_wrong_row_count());
+            assert_eq!(error.may_be_of_some_rows(), is_of_answer);
         }
     }
 }
