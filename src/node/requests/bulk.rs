@@ -148,6 +148,37 @@ impl<'a> CallProgress<'a> {
     }
 }
 
+/// A change of many pending tasks.
+#[derive(Clone, Copy, Debug)]
+enum PendingChange<'a> {
+    /// A cancel, by the caller with this number.
+    Cancel(&'a CancelManyPermit, Option<PrincipalId>),
+    Move(Shift),
+}
+
+impl PendingChange<'_> {
+    /// Returns true for a task that the change takes.
+    fn takes(&self, task: &ListedTask, now: Timestamp) -> bool {
+        match self {
+            Self::Cancel(permit, _by) => permit.covers(&task.view.topic),
+            Self::Move(shift) => is_moved_by(*shift, task.row.due_at_unheld(), now),
+        }
+    }
+}
+
+/// How the change of a page has ended.
+enum PageEnd {
+    Whole,
+    /// The call has no more time. It goes on behind this cursor.
+    OutOfTime(Option<Cursor>),
+}
+
+/// A page whose change has failed behind a cursor.
+struct PageError {
+    error: PostgresError,
+    from: Option<Cursor>,
+}
+
 impl Bulks {
     /// Cancels all selected pending tasks, or counts them, up to the limit of a call.
     pub async fn cancel_all(
@@ -155,34 +186,8 @@ impl Bulks {
         permit: &CancelManyPermit,
         bulk: &BulkSelection,
     ) -> Result<BulkDone, Unavailable> {
-        let (selection, by) = (bulk.selection(), self.number_of(bulk.principal()).await?);
-        let (mut progress, mut from) = (CallProgress::new(bulk, self.request_deadline), bulk.from);
-        loop {
-            // One task beyond the limit is looked for.
-            let limit = usize::try_from(progress.room()).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX);
-            let mut page = match self.select(&selection, from, limit).await {
-                Ok(Selected::Page(page)) => page,
-                Ok(Selected::TooManyNames) => return Err(progress.refuse_prefix()),
-                Err(error) => return progress.end_with_read(&error, from),
-            };
-            page.tasks.retain(|task| permit.covers(&task.view.topic));
-            if progress.room() == 0 {
-                let has_more = page.next.is_some() || !page.tasks.is_empty();
-                return Ok(if has_more {
-                    progress.with_more(from)
-                } else {
-                    progress.with_no_more()
-                });
-            }
-            if let Err(error) = self.cancel_page(by, &page, &mut progress).await {
-                return progress.end_with(&error, from);
-            }
-            match page.next {
-                None => return Ok(progress.with_no_more()),
-                next if !progress.has_time() => return Ok(progress.with_more(next)),
-                next => from = next,
-            }
-        }
+        let by = self.number_of(bulk.principal()).await?;
+        self.change_pending(PendingChange::Cancel(permit, by), bulk).await
     }
 
     /// Moves all selected pending tasks by `shift`, or counts them, up to the limit of a call. No
@@ -192,6 +197,15 @@ impl Bulks {
         &self,
         bulk: &BulkSelection,
         shift: Shift,
+    ) -> Result<BulkDone, Unavailable> {
+        self.change_pending(PendingChange::Move(shift), bulk).await
+    }
+
+    /// Changes or counts all selected pending tasks, page by page.
+    async fn change_pending(
+        &self,
+        change: PendingChange<'_>,
+        bulk: &BulkSelection,
     ) -> Result<BulkDone, Unavailable> {
         let selection = bulk.selection();
         let (mut progress, mut from) = (CallProgress::new(bulk, self.request_deadline), bulk.from);
@@ -204,7 +218,7 @@ impl Bulks {
                 Err(error) => return progress.end_with_read(&error, from),
             };
             let now = self.shared.now();
-            page.tasks.retain(|task| is_moved_by(shift, task.row.due_at_unheld(), now));
+            page.tasks.retain(|task| change.takes(task, now));
             if progress.room() == 0 {
                 let has_more = page.next.is_some() || !page.tasks.is_empty();
                 return Ok(if has_more {
@@ -218,16 +232,12 @@ impl Bulks {
                     Ok(count) => progress.task_count += count,
                     Err(error) => return progress.end_with_read(&error, from),
                 }
-            }
-            for task in page.tasks.iter().filter(|_task| !bulk.is_dry_run) {
-                if !progress.has_time() {
-                    return Ok(progress.with_more(from));
+            } else {
+                match self.change_page(change, (&page, from), &mut progress).await {
+                    Ok(PageEnd::Whole) => {}
+                    Ok(PageEnd::OutOfTime(from)) => return Ok(progress.with_more(from)),
+                    Err(PageError { error, from }) => return progress.end_with(&error, from),
                 }
-                match self.move_one(task, shift).await {
-                    Ok(is_moved) => progress.task_count += u64::from(is_moved),
-                    Err(error) => return progress.end_with(&error, from),
-                }
-                from = Some(Cursor { after: task.row.uuid() });
             }
             match page.next {
                 None => return Ok(progress.with_no_more()),
@@ -235,6 +245,36 @@ impl Bulks {
                 next => from = next,
             }
         }
+    }
+
+    /// Changes the tasks of a page that begins behind `from`.
+    async fn change_page(
+        &self,
+        change: PendingChange<'_>,
+        (page, mut from): (&TaskPage, Option<Cursor>),
+        progress: &mut CallProgress<'_>,
+    ) -> Result<PageEnd, PageError> {
+        let shift = match change {
+            PendingChange::Cancel(_permit, by) => {
+                let cancelled = self.cancel_page(by, page, progress).await;
+                return match cancelled {
+                    Ok(()) => Ok(PageEnd::Whole),
+                    Err(error) => Err(PageError { error, from }),
+                };
+            }
+            PendingChange::Move(shift) => shift,
+        };
+        for task in &page.tasks {
+            if !progress.has_time() {
+                return Ok(PageEnd::OutOfTime(from));
+            }
+            match self.move_one(task, shift).await {
+                Ok(is_moved) => progress.task_count += u64::from(is_moved),
+                Err(error) => return Err(PageError { error, from }),
+            }
+            from = Some(Cursor { after: task.row.uuid() });
+        }
+        Ok(PageEnd::Whole)
     }
 
     /// Moves a listed task while it is the row of the list. Returns false when it is not any more,
@@ -276,10 +316,6 @@ impl Bulks {
         page: &TaskPage,
         progress: &mut CallProgress<'_>,
     ) -> Result<(), PostgresError> {
-        if progress.bulk.is_dry_run {
-            progress.task_count += self.cancels.count(&page.tasks).await?;
-            return Ok(());
-        }
         let mut group = CancelGroup::new(&page.tasks, by);
         let mut tries = Tries::default();
         let outcome = loop {
