@@ -516,6 +516,7 @@ mod tests {
             name: TaskName::new("a").unwrap(),
             front: Headers::default(),
             headers: Headers::default(),
+            tracking: None,
             is_far: false,
         };
         PlannedSchedule {

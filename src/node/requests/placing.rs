@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::domain::schedule::Schedule;
 use crate::domain::task::spread;
-use crate::domain::{Headers, NewTask, ScheduleName, Timestamp, TopicName};
+use crate::domain::{Expiry, Headers, NewTask, ScheduleName, Timestamp, TopicName, Tracking};
 use crate::engine::placing;
 use crate::engine::placing::Destination;
 use crate::node::shared::NodeShared;
@@ -61,6 +61,9 @@ pub struct RunPlacing<'a> {
     placer: Placer<'a>,
     place: (&'a TopicName, &'a ScheduleName),
     key: Option<&'a [u8]>,
+    /// What runs have from the policy of their topic.
+    tracking: Option<Box<Tracking>>,
+    expiry: Option<Expiry>,
 }
 
 impl<'a> RunPlacing<'a> {
@@ -69,7 +72,15 @@ impl<'a> RunPlacing<'a> {
         place: (&'a TopicName, &'a ScheduleName),
         key: Option<&'a [u8]>,
     ) -> Self {
-        Self { shared, placer: Placer::new(shared, shared.now()), place, key }
+        let (policies, topic) = (&shared.policies, place.0);
+        Self {
+            shared,
+            placer: Placer::new(shared, shared.now()),
+            place,
+            key,
+            tracking: policies.tracking_for(topic, None),
+            expiry: policies.expiry_for(topic, None),
+        }
     }
 
     /// Returns the task of the run at an instant, which is due `shift` later, and now if that has
@@ -79,17 +90,17 @@ impl<'a> RunPlacing<'a> {
         let (key, shards) = (self.key.map(Box::from), self.shared.cluster.shards);
         let mut task = Schedule::run_task(self.place, key, at.plus(shift), shards, random);
         assign_ids(self.shared, [&mut task]);
-        let is_exact = shift.is_zero();
+        let requested = match shift.is_zero() {
+            true => Headers::default(),
+            false => spread::in_front_of(at, &Headers::default()),
+        };
         Some(RunTask {
             at,
             id: task.id,
             name: self.place.1.of_run(at).ok()?,
-            front: if is_exact {
-                Headers::default()
-            } else {
-                spread::in_front_of(at, &Headers::default())
-            },
+            front: self.expiry.map(|expiry| expiry.in_front_of(&requested)).unwrap_or(requested),
             headers,
+            tracking: self.tracking.clone(),
             is_far: self.placer.table_of(&task) == Destination::Far,
         })
     }

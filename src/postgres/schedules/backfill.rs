@@ -31,16 +31,17 @@ fn text() -> String {
 with {STAMP}, locked as materialized (
   select * from schedule where id = $1 and revision = $2 for update
 ), run as materialized (
-  select s.id as schedule_id, s.shard, s.topic, s.tracking, s.submitted_by,
+  select s.id as schedule_id, s.shard, s.topic, coalesce(s.tracking, t.tracking) as tracking,
+    s.submitted_by,
     case when t.is_given then t.key else s.key end as key,
     case when t.is_given then t.payload else s.payload end as payload,
-    case when t.is_given then t.headers else coalesce(s.headers, ''::bytea) || t.headers
-      end as headers, t.instant, t.id, t.name, t.is_far, true as is_backfill,
-    null::bigint as missed,
+    case when t.is_given then t.headers
+      else t.front || coalesce(s.headers, ''::bytea) || t.headers end as headers,
+    t.instant, t.id, t.name, t.is_far, true as is_backfill, null::bigint as missed,
     case when s.submitted_by is not null then (select at from stamp) end as submitted_at
   from unnest($3::bigint[], $4::uuid[], $5::text[], $6::bytea[], $7::boolean[], $10::bytea[],
-    $11::bytea[], $12::boolean[])
-    as t (instant, id, name, headers, is_far, key, payload, is_given)
+    $11::bytea[], $12::boolean[], $13::bytea[], $14::bytea[])
+    as t (instant, id, name, headers, is_far, key, payload, is_given, front, tracking)
   cross join locked s
   where not $8
 {stored})
@@ -92,6 +93,8 @@ impl Schedules {
                 .bind(given().map(|given| given?.key.as_deref()).collect::<Vec<_>>())
                 .bind(given().map(|given| given?.payload.as_deref()).collect::<Vec<_>>())
                 .bind(given().map(|given| given.is_some()).collect::<Vec<_>>())
+                .bind(runs.iter().map(|run| run.front.as_bytes()).collect::<Vec<_>>())
+                .bind(runs.iter().map(RunTask::tracking_column).collect::<Vec<_>>())
                 .fetch_one(open)
                 .await?;
             reach(Failpoint::RunsMade);

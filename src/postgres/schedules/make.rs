@@ -21,7 +21,7 @@ use crate::domain::schedule::backfill;
 use crate::domain::schedule::plan::{Plan, Progress, RUNS_MAX, RunOverlap};
 use crate::domain::schedule::zone;
 use crate::domain::schedule::{ScheduleId, Specification};
-use crate::domain::{Headers, ScheduleName, TaskId, TaskName, Timestamp, TopicName};
+use crate::domain::{Headers, ScheduleName, TaskId, TaskName, Timestamp, TopicName, Tracking};
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::tasks::principals::STAMP;
@@ -131,9 +131,12 @@ pub struct RunTask {
     pub at: Timestamp,
     pub id: TaskId,
     pub name: TaskName,
-    /// The requested time, if the run is due later than its instant.
+    /// The expiry of the policy, and the requested time of a run that is due later than its
+    /// instant.
     pub front: Headers,
     pub headers: Headers,
+    /// What the policy of the topic says. A schedule with a `ttr` of its own has priority.
+    pub tracking: Option<Box<Tracking>>,
     /// True when the task is due beyond the last leaf.
     pub is_far: bool,
 }
@@ -164,6 +167,11 @@ pub struct RunMaker {
 }
 
 impl RunTask {
+    /// Returns the column `tracking` of the policy.
+    pub(super) fn tracking_column(&self) -> Option<Vec<u8>> {
+        Some(self.tracking.as_ref()?.first_row().encode())
+    }
+
     /// Returns the record of the run, made of that of its schedule, and sealed if new records are.
     ///
     /// # Errors
@@ -240,7 +248,8 @@ with {STAMP}, planned as materialized (
   where s.id = p.id and s.revision = p.revision and s.next_run_at = p.found_at and not s.is_paused
   returning s.id, s.shard, s.topic, s.key, s.payload, s.headers, s.tracking, s.submitted_by
 ), run as materialized (
-  select m.id as schedule_id, m.shard, m.topic, m.tracking, m.submitted_by,
+  select m.id as schedule_id, m.shard, m.topic, coalesce(m.tracking, t.tracking) as tracking,
+    m.submitted_by,
     case when t.is_given then t.key else m.key end as key,
     case when t.is_given then t.payload else m.payload end as payload,
     case when t.is_given then t.headers
@@ -248,8 +257,9 @@ with {STAMP}, planned as materialized (
     t.instant, t.id, t.name, t.is_far, false as is_backfill, nullif(t.missed, 0) as missed,
     case when m.submitted_by is not null then (select at from stamp) end as submitted_at
   from unnest($8::bigint[], $9::bigint[], $10::uuid[], $11::text[], $12::bytea[], $13::boolean[],
-    $17::bytea[], $18::bytea[], $19::bytea[], $20::boolean[], $21::bigint[])
-    as t (schedule_id, instant, id, name, headers, is_far, front, key, payload, is_given, missed)
+    $17::bytea[], $18::bytea[], $19::bytea[], $20::boolean[], $21::bigint[], $22::bytea[])
+    as t (schedule_id, instant, id, name, headers, is_far, front, key, payload, is_given, missed,
+      tracking)
   join moved m on m.id = t.schedule_id
 {stored}), forgotten as (
   delete from schedule_run r
@@ -416,6 +426,7 @@ async fn make_statement(
         .bind(records().map(|given| given?.payload.as_deref()).collect::<Vec<_>>())
         .bind(records().map(|given| given.is_some()).collect::<Vec<_>>())
         .bind(each().flat_map(missed_of).collect::<Vec<_>>())
+        .bind(tasks().map(|(_, task)| task.tracking_column()).collect::<Vec<_>>())
         .fetch_one(open)
         .await
 }

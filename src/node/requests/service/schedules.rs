@@ -155,6 +155,8 @@ impl ScheduleService {
         let submit = async |name: Option<TaskName>| {
             let due = Due::After(Duration::ZERO);
             let draft = Draft { name, ..draft_of(&stored.schedule, at, due) };
+            // A run has its spread from its schedule, and this one is due now.
+            let draft = Draft { spread: None, ..submitter.with_policy(by, draft) };
             let task = submitter.check_one(by, draft, arrived_at).await?;
             let answers = submitter.group_commit.enqueue(by, vec![Submission::new(0, task)]).await;
             let answer = answers.into_iter().next().map(|(_index, answer)| answer);
