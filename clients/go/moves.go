@@ -24,7 +24,7 @@ func In(delay time.Duration) Due { return Due{delay: delay, isIn: true} }
 // At is a due time. One in the past is now; the zero time is refused.
 func At(at time.Time) Due { return Due{at: at} }
 
-// MoveVerdict is the result of a move.
+// MoveVerdict is the result of a move; more may be added.
 type MoveVerdict string
 
 const (

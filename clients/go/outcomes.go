@@ -20,7 +20,7 @@ type RetryPolicy struct {
 }
 
 // AnswerVerdict is the verdict on a consumer's answer. The first five took effect, the others
-// changed nothing.
+// changed nothing. More may be added: see TookEffect.
 type AnswerVerdict string
 
 const (

@@ -9,7 +9,8 @@ import (
 
 // Problem is a refused request. Nothing was done, and the same request is refused again.
 type Problem struct {
-	// Slug is the last part of the type, such as unknown-topic. Decide by it.
+	// Slug is the last part of the type, such as unknown-topic. Decide by it. Empty if a proxy has
+	// refused the request.
 	Slug   string `json:"-"`
 	Type   string `json:"type"`
 	Status int    `json:"status"`
@@ -22,7 +23,12 @@ type Problem struct {
 	CurrentID string `json:"current_id"`
 }
 
-func (problem *Problem) Error() string { return problem.Slug + ": " + problem.Detail }
+func (problem *Problem) Error() string {
+	if problem.Slug == "" {
+		return fmt.Sprintf("status %d: %s", problem.Status, problem.Detail)
+	}
+	return problem.Slug + ": " + problem.Detail
+}
 
 // NoAnswer says that no attempt got an answer in time.
 type NoAnswer struct {
@@ -65,6 +71,9 @@ func unknown(failure error) *Problem {
 func (problem *Problem) wasPerhapsDone() bool {
 	return problem.Status >= 500 && isRepeated(problem.Status) && !problem.isNotDone()
 }
+
+// isFinal tells of the problem with status 429 that does not pass: a token or a host is wrong.
+func (problem *Problem) isFinal() bool { return problem.Slug == "denied-too-often" }
 
 // isNotDone tells of the problems with status 503 that prove that nothing was done.
 func (problem *Problem) isNotDone() bool {

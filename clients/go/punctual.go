@@ -79,7 +79,7 @@ type Receipt struct {
 	LatenessMS  int64     `json:"lateness_ms"`
 }
 
-// Verdict is the result of a cancel.
+// Verdict is the result of a cancel; more may be added.
 type Verdict string
 
 const (
@@ -176,6 +176,10 @@ func New(node string, options ...Option) (*Client, error) {
 		if err := option(client); err != nil {
 			return nil, err
 		}
+	}
+	isWrong := func(char rune) bool { return char <= ' ' || char > '~' }
+	if strings.ContainsFunc(client.token, isWrong) {
+		return nil, errors.New("a token is one line of visible ASCII characters, without spaces")
 	}
 	host := parsed.Hostname()
 	isLocal := host == "127.0.0.1" || host == "::1" || host == "localhost"
@@ -327,11 +331,8 @@ func (client *Client) call(
 	began, isUnknown := time.Now(), false
 	for attempt := 0; ; attempt++ {
 		got, failure := client.attempt(ctx, method, path, text, condition.header)
-		if failure == nil && got.status >= 500 && !problemOf(got.body).isOfNode() {
-			failure = fmt.Errorf("status %d: the answer is not of Punctual", got.status)
-		}
 		if failure == nil {
-			if !isRepeated(got.status) {
+			if !isRepeated(got.status) || problemOf(got.body).isFinal() {
 				got.wasLost = isUnknown
 				return got, nil
 			}
@@ -383,12 +384,27 @@ func (client *Client) attempt(
 	if err != nil {
 		return answer{}, err
 	}
-	if !json.Valid(read) {
-		return answer{}, errors.New("the answer is not of Punctual")
-	}
 	seconds, _ := strconv.Atoi(response.Header.Get("retry-after")) // none: 0
 	retryAfter := time.Duration(seconds) * time.Second
-	return answer{status: response.StatusCode, retryAfter: retryAfter, body: read}, nil
+	got := answer{status: response.StatusCode, retryAfter: retryAfter}
+	got.body, err = checked(got.status, read)
+	return got, err
+}
+
+// checked returns the body of an answer. One of a proxy is a problem if it is a 4xx. Otherwise it
+// does not tell what was done, and is an error.
+func checked(status int, body []byte) ([]byte, error) {
+	isObject := json.Valid(body) && bytes.HasPrefix(bytes.TrimSpace(body), []byte("{"))
+	if isObject && (status < 400 || problemOf(body).isOfNode()) {
+		return body, nil
+	}
+	const reason = "the answer is not of Punctual"
+	if status < 400 || status >= 500 {
+		return nil, fmt.Errorf("status %d: %s", status, reason)
+	}
+	problem := Problem{Status: status, Detail: reason}
+	_ = json.Unmarshal(body, &problem) // what a proxy says, if it is JSON
+	return json.Marshal(problem)
 }
 
 // isRepeated tells of calls, and of parts of them, that were not done, or perhaps.

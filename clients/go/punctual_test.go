@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,6 +37,20 @@ func open(t *testing.T, url string, options ...punctual.Option) *punctual.Client
 		t.Fatal(err)
 	}
 	return client
+}
+
+// answering returns a client of a server that answers all requests alike, and their number.
+func answering(t *testing.T, status int, text string) (*punctual.Client, *atomic.Int32) {
+	t.Helper()
+	count := &atomic.Int32{}
+	server := httptest.NewServer(http.HandlerFunc(
+		func(writer http.ResponseWriter, request *http.Request) {
+			count.Add(1)
+			writer.WriteHeader(status)
+			fmt.Fprint(writer, text)
+		}))
+	t.Cleanup(server.Close)
+	return open(t, server.URL, punctual.RetryFor(500*time.Millisecond)), count
 }
 
 func must[T any](t *testing.T) func(T, error) T {
@@ -438,9 +455,77 @@ func TestWithoutANodeNothingWasDone(t *testing.T) {
 	equal(t, errors.As(err, &failure) && !failure.IsUnknown, true)
 }
 
+func TestARefusalOfAProxyIsAProblem(t *testing.T) {
+	for text, status := range map[string]int{
+		"<html>404 Not Found</html>": 404, "": 413, "[]": 400, `{"message":"Forbidden"}`: 403,
+	} {
+		client, count := answering(t, status, text)
+		_, submitted := client.Submit(ctx, "demo", later("", "none", 1))
+		_, _, got := client.Get(ctx, "demo", "order-1")
+		_, answered := client.Finish(ctx, "7", 1)
+		for _, err := range []error{submitted, got, answered} {
+			var problem *punctual.Problem
+			equal(t, errors.As(err, &problem) && problem.Slug == "" && problem.Status == status, true)
+			equal(t, problem.Detail, "the answer is not of Punctual")
+			equal(t, err.Error(), fmt.Sprintf("status %d: %s", status, problem.Detail))
+		}
+		equal(t, count.Load(), 3)
+	}
+}
+
+func TestAnotherAnswerOfAProxyIsNone(t *testing.T) {
+	for _, answer := range []struct {
+		status    int
+		text      string
+		isUnknown bool
+	}{
+		{429, "slow down", false},
+		{408, "[]", false},
+		{200, "<html>a login</html>", true},
+		{502, "<html>bad gateway</html>", true},
+		{503, `{"message":"Service Unavailable"}`, true},
+	} {
+		client, count := answering(t, answer.status, answer.text)
+		_, err := client.Submit(ctx, "demo", later("", "none", 1))
+		contains(t, fmt.Sprint(err), fmt.Sprintf("status %d: the answer is not", answer.status))
+		var failure *punctual.NoAnswer
+		equal(t, errors.As(err, &failure) && failure.IsUnknown == answer.isUnknown, true)
+		equal(t, count.Load() > 1, true)
+	}
+}
+
+func TestACallerThatWasDeniedTooOftenDoesNotRepeat(t *testing.T) {
+	text := `{"type":"urn:punctual:problem:denied-too-often","status":429}`
+	client, count := answering(t, 429, text)
+	_, err := client.Submit(ctx, "demo", later("", "none", 1))
+	var failure *punctual.NoAnswer
+	equal(t, errors.As(err, &failure), false)
+	var problem *punctual.Problem
+	equal(t, errors.As(err, &problem) && problem.Slug == "denied-too-often", true)
+	equal(t, count.Load(), 1)
+}
+
+func TestAVerdictOfALaterVersionIsItsText(t *testing.T) {
+	client, _ := answering(t, 200, `{"verdict":"postponed"}`)
+	cancelled := must[punctual.Cancelled](t)(client.Cancel(ctx, "demo", "order-1"))
+	equal(t, cancelled.Verdict, "postponed")
+	moved := must[punctual.Moved](t)(client.Move(ctx, "demo", "order-1", punctual.In(time.Hour)))
+	equal(t, moved.Verdict, "postponed")
+	finished := must[punctual.Answered](t)(client.Finish(ctx, "7", 1))
+	equal(t, finished.Verdict, "postponed")
+	equal(t, finished.TookEffect, true)
+}
+
 func TestATokenIsNotSentInClearOverTheNetwork(t *testing.T) {
 	_, err := punctual.New("http://punctual.example:7070", punctual.Token("pt_1"))
 	equal(t, err != nil, true)
+}
+
+func TestATokenThatHTTPCannotCarryIsRefused(t *testing.T) {
+	for _, token := range []string{"pt_1\nx", "pt_1\n", "pt 1", "ü"} {
+		_, err := punctual.New("http://127.0.0.1:1", punctual.Token(token))
+		contains(t, fmt.Sprint(err), "a token is one line")
+	}
 }
 
 func TestANumberIsNoLengthOfTime(t *testing.T) {

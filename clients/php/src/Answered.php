@@ -23,8 +23,9 @@ final class Answered
     public static function of(int $status, array $body): self
     {
         $problem = $body['problem'] ?? $body;
+        $verdict = $body['verdict'] ?? throw new Problem($problem);
         return new self(
-            Outcome::from($body['verdict'] ?? throw new Problem($problem)),
+            Outcome::tryFrom($verdict) ?? Outcome::Other,
             $status < 300,
             $body['in_flight'] ?? false,
             $body['superseded'] ?? false,

@@ -42,7 +42,10 @@ final class Body
         return $null + self::fields($task);
     }
 
-    /** Returns members with spans in milliseconds and times as text, without those of null. */
+    /**
+     * Returns members with spans in milliseconds, times as text and headers as an object, without
+     * those of null.
+     */
     public static function fields(array $members): array
     {
         foreach (self::SPANS as $span) {
@@ -54,6 +57,10 @@ final class Body
             if (($members[$time] ?? null) instanceof \DateTimeInterface) {
                 $members[$time] = $members[$time]->format('Y-m-d\TH:i:s.uP');
             }
+        }
+        if (is_array($members['headers'] ?? null)) {
+            // An empty array would be a list in JSON.
+            $members['headers'] = (object) $members['headers'];
         }
         foreach ($members['exclude'] ?? [] as $index => $day) {
             if ($day instanceof \DateTimeInterface) {

@@ -375,10 +375,6 @@ final class Client
      */
     public function setCallback(string $topic, string $url, array $callback = []): array
     {
-        if (isset($callback['headers'])) {
-            // An empty array would be a list in JSON.
-            $callback['headers'] = (object) $callback['headers'];
-        }
         $body = Body::fields(['url' => $url] + $callback);
         return Http::successful($this->http->call('PUT', Path::ofCallback($topic), $body));
     }
@@ -532,7 +528,8 @@ final class Client
         if (!isset($body['verdict'])) {
             throw new Problem($body);
         }
-        return new Moved(MoveVerdict::from($body['verdict']), $body['task'] ?? null);
+        $verdict = MoveVerdict::tryFrom($body['verdict']) ?? MoveVerdict::Other;
+        return new Moved($verdict, $body['task'] ?? null);
     }
 
     private function changeTopic(string $topic, string $change, ?string $reason): Topic
@@ -571,7 +568,8 @@ final class Client
         if (!isset($body['verdict'])) {
             throw new Problem($body);
         }
-        return new Cancelled(Verdict::from($body['verdict']), $body['task'] ?? null);
+        $verdict = Verdict::tryFrom($body['verdict']) ?? Verdict::Other;
+        return new Cancelled($verdict, $body['task'] ?? null);
     }
 
     /**

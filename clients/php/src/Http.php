@@ -18,6 +18,8 @@ final class Http
     private const REPEATED = [408, 429, 500, 503];
     /** Problems with status 503 that prove that nothing was done. */
     private const NOT_DONE = ['busy', 'draining', 'unavailable', 'not-ready'];
+    /** The problem with status 429 that does not pass: a token or a host is wrong. */
+    private const FINAL = 'urn:punctual:problem:denied-too-often';
     /** Errors of curl before a request is sent: nothing was done. */
     private const NOT_CONNECTED = [
         CURLE_COULDNT_RESOLVE_HOST,
@@ -46,6 +48,10 @@ final class Http
         $isLocal = in_array($host, ['127.0.0.1', '[::1]', 'localhost'], true);
         if ($token !== null && parse_url($url, PHP_URL_SCHEME) !== 'https' && !$isLocal) {
             $reason = 'a token is sent over https:// only, or to this machine';
+            throw new \InvalidArgumentException($reason);
+        }
+        if ($token !== null && preg_match('/^[!-~]*$/D', $token) !== 1) {
+            $reason = 'a token is one line of visible ASCII characters, without spaces';
             throw new \InvalidArgumentException($reason);
         }
         $this->url = rtrim($url, '/');
@@ -91,7 +97,13 @@ final class Http
                 $failure = curl_strerror($answer) ?? "error {$answer} of curl";
                 $isFinal = in_array($answer, self::CERTIFICATE, true);
                 $isUnknown = $isUnknown || !in_array($answer, self::NOT_CONNECTED, true);
-            } elseif (!in_array($answer[0], self::REPEATED, true)) {
+            } elseif (is_string($answer)) {
+                $failure = $answer;
+                $isUnknown = true;
+            } elseif (
+                !in_array($answer[0], self::REPEATED, true)
+                || ($answer[2]['type'] ?? '') === self::FINAL
+            ) {
                 return [...$answer, $isUnknown];
             } else {
                 $problem = new Problem($answer[2]);
@@ -207,19 +219,22 @@ final class Http
         return !in_array((new Problem($result['problem']))->slug, self::NOT_DONE, true);
     }
 
-    /** @return int|array{int, float, array} the error of curl, or the answer */
+    /**
+     * @return int|string|array{int, float, array} the error of curl, the failure of a proxy, or the
+     *     answer
+     */
     private function attempt(
         string $method,
         string $path,
         ?string $text,
         array $condition,
         bool $isOnce,
-    ): int|array {
+    ): int|string|array {
         $retryAfter = 0.0;
-        $headers = ['expect:', ...$condition];
-        if ($text !== null) {
-            $headers[] = 'content-type: application/json';
-        }
+        // Curl takes an empty body for a form, and without any body gives no length.
+        $contentType = $text === null ? 'content-type:' : 'content-type: application/json';
+        $text ??= $method === 'POST' ? '' : null;
+        $headers = ['expect:', $contentType, ...$condition];
         if ($this->token !== null) {
             $headers[] = "authorization: Bearer {$this->token}";
         }
@@ -248,10 +263,25 @@ final class Http
             $isHidden = $isSent && in_array($error, self::NOT_CONNECTED, true);
             return $isHidden ? CURLE_GOT_NOTHING : $error;
         }
-        $body = json_decode($answer, true);
         $status = curl_getinfo($this->curl, CURLINFO_RESPONSE_CODE);
-        // A proxy may not know what was done.
-        $isOfNode = is_array($body) && ($status < 500 || Problem::isOfNode($body));
-        return $isOfNode ? [$status, $retryAfter, $body] : CURLE_WEIRD_SERVER_REPLY;
+        $body = self::read($status, $answer);
+        return is_array($body) ? [$status, $retryAfter, $body] : $body;
+    }
+
+    /**
+     * Reads an answer. One of a proxy is a problem if it is a 4xx. Otherwise it does not tell what
+     * was done, and is a failure.
+     */
+    private static function read(int $status, string $text): array|string
+    {
+        $body = str_starts_with(ltrim($text), '{') ? json_decode($text, true) : null;
+        if ($body !== null && ($status < 400 || Problem::isOfNode($body))) {
+            return $body;
+        }
+        $reason = 'the answer is not of Punctual';
+        if ($status < 400 || $status >= 500) {
+            return "status {$status}: {$reason}";
+        }
+        return ($body ?? []) + ['type' => '', 'status' => $status, 'detail' => $reason];
     }
 }

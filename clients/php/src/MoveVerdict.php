@@ -14,4 +14,6 @@ enum MoveVerdict: string
     /** Another task has replaced the one of this id: move the one of `replaced_by`. */
     case Replaced = 'replaced';
     case NotFound = 'not_found';
+    /** One that this client does not know. */
+    case Other = 'other';
 }

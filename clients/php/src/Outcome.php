@@ -4,7 +4,10 @@ declare(strict_types=1);
 
 namespace Punctual;
 
-/** The verdict on a consumer's answer. The first five took effect, the others changed nothing. */
+/**
+ * The verdict on a consumer's answer. The first five took effect, the others changed nothing,
+ * except for Other: see `tookEffect`.
+ */
 enum Outcome: string
 {
     case Finished = 'finished';
@@ -24,4 +27,6 @@ enum Outcome: string
     case Cancelled = 'cancelled';
     case NotTracked = 'not_tracked';
     case NotFound = 'not_found';
+    /** One that this client does not know. */
+    case Other = 'other';
 }

@@ -9,7 +9,10 @@ final class Problem extends \RuntimeException
 {
     private const PREFIX = 'urn:punctual:problem:';
 
-    /** The last part of the type, such as `unknown-topic`. Decide by it. */
+    /**
+     * The last part of the type, such as `unknown-topic`. Decide by it. Empty if a proxy has
+     * refused the request.
+     */
     public readonly string $slug;
     public readonly int $status;
     public readonly string $detail;
@@ -22,7 +25,8 @@ final class Problem extends \RuntimeException
         $this->status = (int) ($body['status'] ?? 0);
         $this->detail = (string) ($body['detail'] ?? '');
         $this->field = $body['field'] ?? null;
-        parent::__construct("{$this->slug}: {$this->detail}");
+        $reason = $this->slug === '' ? "status {$this->status}" : $this->slug;
+        parent::__construct("{$reason}: {$this->detail}");
     }
 
     /**

@@ -11,4 +11,6 @@ enum Verdict: string
     case TooLate = 'too_late';
     case Replaced = 'replaced';
     case NotFound = 'not_found';
+    /** One that this client does not know. */
+    case Other = 'other';
 }

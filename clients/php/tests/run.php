@@ -28,6 +28,42 @@ function thrown(string $class, callable $work): Throwable
     throw new LogicException("no {$class}");
 }
 
+/**
+ * Runs work with a client of a server that answers all requests alike. Returns the requests.
+ *
+ * @return list<string>
+ */
+function answering(int $status, string $text, callable $work): array
+{
+    $listener = stream_socket_server('tcp://127.0.0.1:0');
+    $log = tmpfile();
+    $child = pcntl_fork();
+    while ($child === 0) {
+        $peer = stream_socket_accept($listener, 60.0);
+        for ($request = ''; !str_contains($request, "\r\n\r\n");) {
+            $request .= fread($peer, 65_536);
+        }
+        [$head, $body] = explode("\r\n\r\n", $request, 2);
+        preg_match('/^content-length: (\d+)/im', $head, $found);
+        while (strlen($body) < (int) ($found[1] ?? 0)) {
+            $body .= fread($peer, 65_536);
+        }
+        fwrite($log, "{$head}\r\n\r\n{$body}\0");
+        $length = 'content-length: ' . strlen($text);
+        $lines = ["HTTP/1.1 {$status} -", $length, 'connection: close', '', $text];
+        fwrite($peer, implode("\r\n", $lines));
+        fclose($peer);
+    }
+    try {
+        $work(new Client('http://' . stream_socket_get_name($listener, false), retryFor: 0.5));
+    } finally {
+        posix_kill($child, SIGKILL);
+        pcntl_waitpid($child, $ended);
+    }
+    $requests = file_get_contents(stream_get_meta_data($log)['uri']);
+    return explode("\0", rtrim($requests, "\0"));
+}
+
 $topic = (string) getenv('PUNCTUAL_TOPIC');
 $client = new Client(getenv('PUNCTUAL_URL') ?: 'http://127.0.0.1:1');
 $losing = new Client(getenv('PUNCTUAL_LOSING_URL') ?: 'http://127.0.0.1:1');
@@ -409,8 +445,103 @@ $rules = [
         $submit = static fn () => $alone->submit('demo', ['payload' => 1, 'delay' => HOUR]);
         equal(false, thrown(NoAnswer::class, $submit)->isUnknown);
     },
+    'a refusal of a proxy is a problem' => static function (): void {
+        $forbidden = '{"message":"Forbidden"}';
+        $answers = [404 => '<html>404 Not Found</html>', 413 => '', 400 => '[]', 403 => $forbidden];
+        foreach ($answers as $status => $text) {
+            $check = static function (Client $client) use ($status): void {
+                $draft = ['payload' => 1, 'delay' => HOUR];
+                $submit = static fn () => $client->submit('demo', $draft);
+                foreach ([$submit, static fn () => $client->get('demo', 'order-1')] as $call) {
+                    $problem = thrown(Problem::class, $call);
+                    equal(['', $status], [$problem->slug, $problem->status]);
+                    equal('the answer is not of Punctual', $problem->detail);
+                    equal("status {$status}: {$problem->detail}", $problem->getMessage());
+                }
+            };
+            equal(2, count(answering($status, $text, $check)));
+        }
+    },
+    'another answer of a proxy is none' => static function (): void {
+        $answers = [
+            429 => 'slow down', 408 => '[]', 200 => '<html>a login</html>',
+            502 => '<html>bad gateway</html>', 503 => '{"message":"Service Unavailable"}',
+        ];
+        foreach ($answers as $status => $text) {
+            $check = static function (Client $client) use ($status): void {
+                $draft = ['payload' => 1, 'delay' => HOUR];
+                $failure = thrown(NoAnswer::class, static fn () => $client->submit('demo', $draft));
+                $reason = "status {$status}: the answer is not of Punctual";
+                equal(true, str_ends_with($failure->getMessage(), $reason));
+                equal(!in_array($status, [408, 429], true), $failure->isUnknown);
+            };
+            equal(true, count(answering($status, $text, $check)) > 1);
+        }
+    },
+    'a caller that was denied too often does not repeat' => static function (): void {
+        $problem = '{"type":"urn:punctual:problem:denied-too-often","status":429}';
+        $requests = answering(429, $problem, static function (Client $client): void {
+            $submit = static fn () => $client->submit('demo', ['payload' => 1, 'delay' => HOUR]);
+            equal('denied-too-often', thrown(Problem::class, $submit)->slug);
+        });
+        equal(1, count($requests));
+    },
+    'a verdict of a later version is other' => static function (): void {
+        answering(200, '{"verdict":"postponed"}', static function (Client $client): void {
+            equal(Verdict::Other, $client->cancel('demo', 'order-1')->verdict);
+            equal(MoveVerdict::Other, $client->move('demo', 'order-1', HOUR)->verdict);
+            $finished = $client->finish('7');
+            equal([Outcome::Other, true], [$finished->verdict, $finished->tookEffect]);
+        });
+        $problem = '{"type":"urn:punctual:problem:postponed","verdict":"postponed"}';
+        answering(409, $problem, static function (Client $client): void {
+            $finished = $client->finish('7');
+            equal([Outcome::Other, false], [$finished->verdict, $finished->tookEffect]);
+        });
+    },
+    'headers without members are an object' => static function (): void {
+        $record = ['payload' => 1, 'headers' => []];
+        $requests = answering(403, '', static function (Client $client) use ($record): void {
+            $calls = [
+                static fn () => $client->submit('demo', ['delay' => HOUR] + $record),
+                static fn () => $client->replace('demo', 'order-1', ['delay' => HOUR] + $record),
+                static fn () => $client->setSchedule('demo', 'poll', ['every' => HOUR] + $record),
+                static fn () => $client->setCallback('demo', 'https://a.eu', ['headers' => []]),
+            ];
+            array_map(static fn (callable $call) => thrown(Problem::class, $call), $calls);
+        });
+        equal(4, count($requests));
+        foreach ($requests as $request) {
+            equal(true, str_contains($request, '"headers":{}'));
+        }
+    },
+    'a call without a body says so' => static function (): void {
+        $requests = answering(403, '', static function (Client $client): void {
+            $calls = [
+                static fn () => $client->triggerSchedule('demo', 'poll'),
+                static fn () => $client->pauseSchedule('demo', 'poll'),
+                static fn () => $client->resumeSchedule('demo', 'poll'),
+                static fn () => $client->get('demo', 'order-1'),
+                static fn () => $client->cancel('demo', 'order-1'),
+            ];
+            array_map(static fn (callable $call) => thrown(Problem::class, $call), $calls);
+        });
+        equal(5, count($requests));
+        foreach ($requests as $request) {
+            $isPost = str_starts_with($request, 'POST');
+            equal($isPost, stripos($request, "\r\ncontent-length: 0") !== false);
+            equal(false, stripos($request, 'content-type'));
+        }
+    },
     'a token is not sent in clear over the network' => static function (): void {
         thrown(InvalidArgumentException::class, static fn () => new Client('http://punctual.example:7070', 'pt_1'));
+    },
+    'a token that HTTP cannot carry is refused' => static function (): void {
+        foreach (["pt_1\nx", "pt_1\n", 'pt 1', 'ü'] as $token) {
+            $open = static fn () => new Client('http://127.0.0.1:1', $token);
+            $message = thrown(InvalidArgumentException::class, $open)->getMessage();
+            equal(true, str_starts_with($message, 'a token is one line'));
+        }
     },
     'a number is no length of time' => static function (): void {
         $alone = new Client('http://127.0.0.1:1', retryFor: 0.0);

@@ -1,5 +1,8 @@
 """The story of every client (tests/integration/clients.rs), and the rules that need no node."""
 
+import contextlib
+import http.server
+import json
 import os
 import socket
 import threading
@@ -30,6 +33,36 @@ HOUR = timedelta(hours=1)
 # The digest of the tests' callback with an empty key.
 EMPTY = "6cde8cf8039aa61608e23e4308366f55e7ae30b6ab33a6db6a9cbb7d21ea6682"
 TOPIC = os.environ.get("PUNCTUAL_TOPIC")
+
+
+@contextlib.contextmanager
+def answering(status, text, **headers):
+    """Yields a client of a server that answers all requests alike, and the list of them."""
+    requests = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def answer(self):
+            requests.append(f"{self.command} {self.path}")
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(status)
+            for name, value in {**headers, "content-length": len(text.encode())}.items():
+                self.send_header(name.replace("_", "-"), str(value))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_):
+            pass
+
+        do_DELETE = do_GET = do_PATCH = do_POST = do_PUT = answer
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        client = Client(f"http://127.0.0.1:{server.server_port}", retry_for=0.5)
+        try:
+            yield client, requests
+        finally:
+            client.close()
+            server.shutdown()
 
 
 @unittest.skipUnless(TOPIC, "needs a node: tests/integration/clients.rs starts one")
@@ -495,15 +528,79 @@ class Rules(unittest.TestCase):
                 self.assertEqual(client.trigger_schedule("orders", "poll")["id"], "7")
                 self.assertTrue(closed.wait(10))
 
+    def test_a_refusal_of_a_proxy_is_a_problem(self):
+        for status, text in (
+            (404, "<html>404 Not Found</html>"),
+            (413, ""),
+            (400, "[]"),
+            (403, '{"message":"Forbidden"}'),
+        ):
+            with answering(status, text) as (client, requests):
+                with self.assertRaises(Problem) as caught:
+                    client.submit("demo", 1, delay=HOUR)
+                problem = caught.exception
+                self.assertEqual((problem.slug, problem.status), ("", status))
+                self.assertEqual(problem.detail, "the answer is not of Punctual")
+                self.assertEqual(str(problem), f"status {status}: {problem.detail}")
+                with self.assertRaises(Problem):
+                    client.get("demo", "order-1")
+                self.assertEqual(len(requests), 2)
+
+    def test_another_answer_of_a_proxy_is_none(self):
+        for status, text, is_unknown in (
+            (429, "slow down", False),
+            (408, "[]", False),
+            (200, "<html>a login</html>", True),
+            (502, "<html>bad gateway</html>", True),
+            (503, '{"message":"Service Unavailable"}', True),
+        ):
+            with answering(status, text) as (client, requests):
+                with self.assertRaisesRegex(NoAnswer, f"status {status}: the answer") as caught:
+                    client.submit("demo", 1, delay=HOUR)
+                self.assertEqual(caught.exception.is_unknown, is_unknown)
+                self.assertGreater(len(requests), 1)
+
+    def test_a_caller_that_was_denied_too_often_does_not_repeat(self):
+        problem = {"type": "urn:punctual:problem:denied-too-often", "status": 429}
+        with answering(429, json.dumps(problem), retry_after=0) as (client, requests):
+            with self.assertRaises(Problem) as caught:
+                client.submit("demo", 1, delay=HOUR)
+            self.assertEqual(caught.exception.slug, "denied-too-often")
+            self.assertEqual(len(requests), 1)
+
+    def test_a_verdict_of_a_later_version_is_other(self):
+        with answering(200, '{"verdict":"postponed","task":{"id":"7"}}') as (client, _):
+            self.assertEqual(client.cancel("demo", "order-1").verdict, Verdict.OTHER)
+            moved = client.move("demo", "order-1", delay=HOUR)
+            self.assertEqual(moved, (MoveVerdict.OTHER, {"id": "7"}))
+            finished = client.finish("7")
+            self.assertEqual((finished.verdict, finished.took_effect), (Outcome.OTHER, True))
+        problem = {"type": "urn:punctual:problem:postponed", "verdict": "postponed", "status": 409}
+        with answering(409, json.dumps(problem)) as (client, _):
+            finished = client.finish("7")
+            self.assertEqual((finished.verdict, finished.took_effect), (Outcome.OTHER, False))
+
     def test_a_token_is_not_sent_in_clear_over_the_network(self):
         with self.assertRaises(ValueError):
             Client("http://punctual.example:7070", token="pt_1")
+
+    def test_what_http_cannot_carry_is_refused(self):
+        for token in ("pt_1\nx", "pt_1\n", "pt 1", "ü"):
+            with self.assertRaisesRegex(ValueError, "a token is one line") as caught:
+                Client("http://127.0.0.1:1", token=token)
+            self.assertNotIn(token, str(caught.exception))
+        with self.assertRaisesRegex(ValueError, "is no URL of a node"):
+            Client("http://127.0.0.1:1/a b")
+        with self.assertRaises(ValueError):
+            Client("http://127.0.0.1:port").get("demo", "order-1")
 
     def test_a_time_without_a_zone_is_refused(self):
         with self.assertRaises(ValueError):
             Client("http://127.0.0.1:1").submit("demo", 1, due_at=datetime(2030, 1, 31))
         with self.assertRaisesRegex(ValueError, "due_at has no zone"):
             Client("http://127.0.0.1:1").move_by_id("1", due_at=datetime(2030, 1, 31))
+        with self.assertRaisesRegex(ValueError, "due_at has no zone"):
+            Client("http://127.0.0.1:1").replace("demo", "one", 1, due_at=datetime(2030, 1, 31))
 
     def test_a_number_is_no_length_of_time(self):
         client = Client("http://127.0.0.1:1", retry_for=0)

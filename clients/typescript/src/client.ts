@@ -19,7 +19,7 @@ import {
     type PoppedTask,
     callbackBody,
 } from './pops.js';
-import { NoAnswer, Problem, isOfNode, unknown } from './problems.js';
+import { NoAnswer, Problem, read, unknown } from './problems.js';
 import {
     type BackfillRange,
     type Backfilled,
@@ -48,6 +48,8 @@ const [PAUSE_MIN, PAUSE_MAX, RETRY_AFTER_MAX] = [100, 5_000, 60_000];
 const REPEATED = [408, 429, 500, 503];
 /** Problems with status 503 that prove that nothing was done. */
 const NOT_DONE = ['busy', 'draining', 'unavailable', 'not-ready'];
+/** The problem with status 429 that does not pass: a token or a host is wrong. */
+const FINAL = 'urn:punctual:problem:denied-too-often';
 /** Errors of a connection that did not come about: nothing was done. */
 const NOT_CONNECTED = new Set([
     'ECONNREFUSED',
@@ -93,6 +95,9 @@ export class Client {
         const isLocal = ['127.0.0.1', '[::1]', 'localhost'].includes(this.base.hostname);
         if (token && this.base.protocol !== 'https:' && !isLocal) {
             throw new TypeError('a token is sent over https:// only, or to this machine');
+        }
+        if (token && !/^[!-~]+$/.test(token)) {
+            throw new TypeError('a token is one line of visible ASCII characters, without spaces');
         }
         this.headers = token ? { authorization: `Bearer ${token}` } : {};
         const ca = options.caFile ? { ca: readFileSync(options.caFile) } : {};
@@ -541,10 +546,9 @@ export class Client {
             let isFinal = false;
             try {
                 const answer = await this.attempt(method, path, headers, text);
-                if (answer.status >= 500 && !isOfNode(answer.body)) {
-                    throw new Error(`status ${answer.status}: the answer is not of Punctual`);
+                if (!REPEATED.includes(answer.status) || answer.body.type === FINAL) {
+                    return { ...answer, wasLost: isUnknown };
                 }
-                if (!REPEATED.includes(answer.status)) return { ...answer, wasLost: isUnknown };
                 const problem = new Problem(answer.body);
                 failure = problem;
                 asked = Math.min(answer.retryAfter, RETRY_AFTER_MAX);
@@ -590,10 +594,10 @@ export class Client {
                     response.on('error', reject);
                     response.on('end', () => {
                         try {
-                            const body = JSON.parse(Buffer.concat(chunks).toString());
+                            const status = response.statusCode!;
+                            const body = read(status, Buffer.concat(chunks).toString());
                             const retryAfter =
                                 1000 * (Number(response.headers['retry-after']) || 0);
-                            const status = response.statusCode!;
                             resolve({ status, retryAfter, body, wasLost: false });
                         } catch (error) {
                             reject(error);

@@ -4,7 +4,10 @@ import type { Task } from './tasks.js';
 import { Problem } from './problems.js';
 import { type Span, span } from './span.js';
 
-/** The verdict on an answer. The first five took effect, the others changed nothing. */
+/**
+ * The verdict on an answer. The first five took effect, the others changed nothing. More may be
+ * added: see `tookEffect`.
+ */
 export type AnswerVerdict =
     | 'finished'
     /** The next attempt has a due time. */
@@ -22,7 +25,8 @@ export type AnswerVerdict =
     | 'already_finished'
     | 'cancelled'
     | 'not_tracked'
-    | 'not_found';
+    | 'not_found'
+    | (string & {});
 
 export interface Answered {
     verdict: AnswerVerdict;

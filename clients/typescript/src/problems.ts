@@ -4,7 +4,10 @@ const PREFIX = 'urn:punctual:problem:';
 
 /** A refused request. Nothing was done, and the same request is refused again. */
 export class Problem extends Error {
-    /** The last part of the type, such as `unknown-topic`. Decide by it. */
+    /**
+     * The last part of the type, such as `unknown-topic`. Decide by it. Empty if a proxy has
+     * refused the request.
+     */
     readonly slug: string;
     readonly status: number;
     readonly detail: string;
@@ -13,7 +16,7 @@ export class Problem extends Error {
 
     constructor(readonly body: { [member: string]: any }) {
         const slug = String(body.type ?? '').replace(PREFIX, '');
-        super(`${slug}: ${body.detail}`);
+        super(`${slug || `status ${body.status}`}: ${body.detail}`);
         this.name = 'Problem';
         this.slug = slug;
         this.status = body.status ?? 0;
@@ -22,9 +25,22 @@ export class Problem extends Error {
     }
 }
 
-/** Tells the problem of a node from the answer of a proxy, which may not know what was done. */
-export function isOfNode(body: any): boolean {
-    return String(body?.type).startsWith(PREFIX);
+/**
+ * Reads an answer. One of a proxy is a problem if it is a 4xx. Otherwise it does not tell what was
+ * done.
+ */
+export function read(status: number, text: string): { [member: string]: any } {
+    let body: any;
+    try {
+        body = JSON.parse(text);
+    } catch {
+        // of a proxy
+    }
+    const isObject = typeof body === 'object' && body !== null && !Array.isArray(body);
+    if (isObject && (status < 400 || String(body.type).startsWith(PREFIX))) return body;
+    const detail = 'the answer is not of Punctual';
+    if (status >= 400 && status < 500) return { type: '', status, detail, ...(isObject && body) };
+    throw new Error(`status ${status}: ${detail}`);
 }
 
 /** Returns the result of a part of a call that may have been done by an attempt that failed. */

@@ -47,7 +47,8 @@ export interface Task {
     [member: string]: unknown;
 }
 
-export type Verdict = 'cancelled' | 'too_late' | 'replaced' | 'not_found';
+/** The result of a cancel. More may be added. */
+export type Verdict = 'cancelled' | 'too_late' | 'replaced' | 'not_found' | (string & {});
 
 export interface Cancelled {
     verdict: Verdict;
@@ -57,14 +58,15 @@ export interface Cancelled {
 /** A due time: after a delay, or at a time. */
 export type Due = { delay: Span } | { dueAt: Date };
 
-/** The result of a move: only `moved` has changed the task. */
+/** The result of a move: only `moved` has changed the task. More may be added. */
 export type MoveVerdict =
     | 'moved'
     /** The task is on its way, or has ended. */
     | 'too_late'
     /** Another task has replaced the one of this id: move the one of `replaced_by`. */
     | 'replaced'
-    | 'not_found';
+    | 'not_found'
+    | (string & {});
 
 export interface Moved {
     verdict: MoveVerdict;

@@ -1,7 +1,9 @@
 // The story of every client (tests/integration/clients.rs), and the rules that need no node.
 
 import assert from 'node:assert/strict';
-import { test } from 'node:test';
+import http from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { type TestContext, test } from 'node:test';
 
 import {
     ATTEMPT,
@@ -32,6 +34,23 @@ const skip = topic === '' && 'needs a node: tests/integration/clients.rs starts 
 const client = new Client(process.env.PUNCTUAL_URL ?? 'http://127.0.0.1:1');
 const isUnmet = (problem: Problem) => problem.status === 412;
 const losing = new Client(process.env.PUNCTUAL_LOSING_URL ?? 'http://127.0.0.1:1');
+
+/** Starts a server that answers all requests alike. Returns a client of it, and the requests. */
+async function answering(context: TestContext, status: number, text: string) {
+    const requests: string[] = [];
+    const server = http.createServer((request, response) => {
+        requests.push(`${request.method} ${request.url}`);
+        response.writeHead(status).end(text);
+    });
+    await new Promise<void>((done) => server.listen(0, '127.0.0.1', done));
+    const { port } = server.address() as AddressInfo;
+    const client = new Client(`http://127.0.0.1:${port}`, { retryFor: 500 });
+    context.after(() => {
+        client.close();
+        server.close();
+    });
+    return { client, requests };
+}
 
 test('a submit whose answers are lost makes one task', { skip }, async () => {
     const name = 'a name/with ü';
@@ -482,8 +501,78 @@ test('without a node nothing was done', async () => {
     );
 });
 
+test('a refusal of a proxy is a problem', async (context) => {
+    for (const [status, text] of [
+        [404, '<html>404 Not Found</html>'],
+        [413, ''],
+        [400, '[]'],
+        [403, '{"message":"Forbidden"}'],
+    ] as const) {
+        const { client, requests } = await answering(context, status, text);
+        const refused = [
+            () => client.submit({ topic: 'demo', payload: 1, delay: HOUR }),
+            () => client.get('demo', 'order-1'),
+        ];
+        for (const call of refused) {
+            await assert.rejects(call, (problem: Problem) => {
+                assert.ok(problem instanceof Problem);
+                assert.deepEqual([problem.slug, problem.status], ['', status]);
+                assert.equal(problem.detail, 'the answer is not of Punctual');
+                assert.equal(problem.message, `status ${status}: ${problem.detail}`);
+                return true;
+            });
+        }
+        assert.equal(requests.length, 2);
+    }
+});
+
+test('another answer of a proxy is none', async (context) => {
+    for (const [status, text, isUnknown] of [
+        [429, 'slow down', false],
+        [408, '[]', false],
+        [200, '<html>a login</html>', true],
+        [502, '<html>bad gateway</html>', true],
+        [503, '{"message":"Service Unavailable"}', true],
+    ] as const) {
+        const { client, requests } = await answering(context, status, text);
+        const lost = client.submit({ topic: 'demo', payload: 1, delay: HOUR });
+        await assert.rejects(lost, (failure: NoAnswer) => {
+            assert.ok(failure instanceof NoAnswer);
+            assert.ok(failure.message.includes(`status ${status}: the answer is not of`));
+            assert.equal(failure.isUnknown, isUnknown);
+            return true;
+        });
+        assert.ok(requests.length > 1);
+    }
+});
+
+test('a caller that was denied too often does not repeat', async (context) => {
+    const problem = { type: 'urn:punctual:problem:denied-too-often', status: 429 };
+    const { client, requests } = await answering(context, 429, JSON.stringify(problem));
+    await assert.rejects(
+        client.submit({ topic: 'demo', payload: 1, delay: HOUR }),
+        (problem: Problem) => problem.slug === 'denied-too-often',
+    );
+    assert.equal(requests.length, 1);
+});
+
+test('a verdict of a later version is its text', async (context) => {
+    const { client } = await answering(context, 200, '{"verdict":"postponed"}');
+    assert.equal((await client.cancel('demo', 'order-1')).verdict, 'postponed');
+    assert.equal((await client.move('demo', 'order-1', { delay: HOUR })).verdict, 'postponed');
+    const finished = await client.finish('7');
+    assert.deepEqual([finished.verdict, finished.tookEffect], ['postponed', true]);
+});
+
 test('a token is not sent in clear over the network', () => {
     assert.throws(() => new Client('http://punctual.example:7070', { token: 'pt_1' }), TypeError);
+});
+
+test('a token that HTTP cannot carry is refused', () => {
+    for (const token of ['pt_1\nx', 'pt_1\n', 'pt 1', 'ü']) {
+        const open = () => new Client('http://127.0.0.1:1', { token });
+        assert.throws(open, { name: 'TypeError', message: /a token is one line/ });
+    }
 });
 
 test('a condition needs ids that HTTP can carry', async () => {

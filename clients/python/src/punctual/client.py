@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import random
+import re
 import selectors
 import ssl
 import threading
@@ -23,7 +24,7 @@ from .paths import (
     schedule_path,
     topic_path,
 )
-from .problems import NOT_DONE, PREFIX, NoAnswer, Problem
+from .problems import FINAL, NOT_DONE, PREFIX, NoAnswer, Problem
 from .topics import popped_of, schedule_of, topic_of
 from .verdicts import Cancelled, Moved, MoveVerdict, Redriven, Verdict, backfilled_of
 
@@ -45,12 +46,15 @@ class Client:
         self, url, *, token=None, token_file=None, ca_file=None, timeout=35.0, retry_for=30.0
     ):
         parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        is_path = re.fullmatch(r"[!-~]*", parts.path)
+        if parts.scheme not in ("http", "https") or not parts.hostname or not is_path:
             raise ValueError(f"{url} is no URL of a node, such as http://127.0.0.1:7070")
         self._parts, self._timeout, self._retry_for = parts, timeout, retry_for
         if token_file is not None:
             with open(token_file, encoding="utf-8") as file:
                 token = file.read().strip()
+        if token and not re.fullmatch(r"[!-~]+", token):
+            raise ValueError("a token is one line of visible ASCII characters, without spaces")
         is_local = parts.hostname in ("127.0.0.1", "::1", "localhost")
         if token and parts.scheme == "http" and not is_local:
             raise ValueError("a token is sent over https:// only, or to this machine")
@@ -159,11 +163,11 @@ class Client:
         condition, the call is not repeated once it may have been done.
         """
         path = name_path(topic, name) + condition_query(when, not_after)
+        body = _body(payload, task)
         # Once the task may be due, a repetition would schedule another one. With ``when``, it would
         # compare the new task with itself.
         safe_for = _due_in(task) if when is None else 0.0
         headers = condition_headers(if_match, if_none_match)
-        body = _body(payload, task)
         return self._must("PUT", path, body, safe_for=safe_for, condition=headers)
 
     def get(self, topic, name):
@@ -519,14 +523,12 @@ class Client:
                 connection = self._connected()
                 was_perhaps_done = True
                 status, retry_after, answer = self._attempt(connection, method, path, text, headers)
-                if status >= 500 and not str(answer.get("type")).startswith(PREFIX):
-                    raise ValueError(f"status {status}: the answer is not of Punctual")
-                if status not in REPEATED:
+                if status not in REPEATED or _is(answer, FINAL):
                     return status, answer, is_unknown
                 failure = Problem(answer)
                 asked = min(_seconds(retry_after), RETRY_AFTER_MAX)
                 was_perhaps_done = status >= 500 and failure.slug not in NOT_DONE
-            except (OSError, http.client.HTTPException, ValueError) as error:
+            except (OSError, http.client.HTTPException) as error:
                 failure = error
             is_unknown = is_unknown or was_perhaps_done
             pause = max(min(PAUSE_MIN * 2**attempt, PAUSE_MAX), asked) * random.uniform(1, 1.25)
@@ -540,9 +542,7 @@ class Client:
         try:
             connection.request(method, self._parts.path.rstrip("/") + path, text, headers)
             response = connection.getresponse()
-            answer = json.loads(response.read())
-            if not isinstance(answer, dict):
-                raise ValueError("the answer is not of Punctual")
+            answer = _read(response.status, response.read())
         except BaseException:
             self._local.connection = None
             connection.close()
@@ -572,9 +572,26 @@ class Client:
         return made
 
 
+def _read(status, text):
+    """Reads an answer. One of a proxy is a problem if it is a 4xx. Otherwise it does not tell what
+    was done.
+    """
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = None
+    is_object = isinstance(answer, dict)
+    if is_object and (status < 400 or str(answer.get("type")).startswith(PREFIX)):
+        return answer
+    reason = "the answer is not of Punctual"
+    if 400 <= status < 500:
+        return {"type": "", "status": status, "detail": reason, **(answer if is_object else {})}
+    raise http.client.HTTPException(f"status {status}: {reason}")
+
+
 def _seconds(retry_after):
     """Returns the seconds of Retry-After. Proxies may give a date: 0."""
-    return float(retry_after) if (retry_after or "").isdigit() else 0.0
+    return float(retry_after) if (retry_after or "").isdecimal() else 0.0
 
 
 def _was_perhaps_done(result):

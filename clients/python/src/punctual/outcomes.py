@@ -1,11 +1,11 @@
 """The answers of consumers about attempts of tracked tasks, and the bodies of calls for many."""
 
-import enum
 import re
 from datetime import date, datetime, timedelta
 from typing import NamedTuple, Optional
 
 from .problems import Problem
+from .verdicts import Extensible
 
 #: Statuses of calls, and of parts of them, that were not done, or perhaps: they are repeated.
 REPEATED = (408, 429, 500, 503)
@@ -31,8 +31,10 @@ SPANS = (
 SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
-class Outcome(str, enum.Enum):
-    """The verdict on a consumer's answer. The first five took effect, the others changed nothing."""
+class Outcome(Extensible):
+    """The verdict on a consumer's answer. The first five took effect, the others changed nothing,
+    except for ``OTHER``: see ``took_effect``.
+    """
 
     FINISHED = "finished"
     #: The next attempt has a due time.
@@ -51,6 +53,8 @@ class Outcome(str, enum.Enum):
     CANCELLED = "cancelled"
     NOT_TRACKED = "not_tracked"
     NOT_FOUND = "not_found"
+    #: One that this client does not know.
+    OTHER = "other"
 
 
 class Answered(NamedTuple):

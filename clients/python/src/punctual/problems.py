@@ -3,6 +3,8 @@
 PREFIX = "urn:punctual:problem:"
 #: Problems with status 503 that prove that nothing was done.
 NOT_DONE = ("busy", "draining", "unavailable", "not-ready")
+#: The problem with status 429 that does not pass: a token or a host is wrong.
+FINAL = "denied-too-often"
 
 
 class Problem(Exception):
@@ -10,13 +12,14 @@ class Problem(Exception):
 
     def __init__(self, body):
         self.body = body
-        #: The last part of the type, such as ``unknown-topic``. Decide by it.
+        #: The last part of the type, such as ``unknown-topic``. Decide by it. Empty if a proxy has
+        #: refused the request.
         self.slug = str(body.get("type", "")).removeprefix(PREFIX)
         self.status = body.get("status", 0)
         self.detail = body.get("detail", "")
         #: The wrong field, such as ``due_at``, or None.
         self.field = body.get("field")
-        super().__init__(f"{self.slug}: {self.detail}")
+        super().__init__(f"{self.slug or f'status {self.status}'}: {self.detail}")
 
 
 class NoAnswer(Exception):

@@ -7,13 +7,23 @@ from typing import NamedTuple, Optional
 from .topics import time_of
 
 
-class Verdict(str, enum.Enum):
+class Extensible(str, enum.Enum):
+    """An enum whose member ``OTHER`` stands for the values that this client does not know."""
+
+    @classmethod
+    def _missing_(cls, value):
+        return cls.OTHER
+
+
+class Verdict(Extensible):
     """The result of a cancel."""
 
     CANCELLED = "cancelled"
     TOO_LATE = "too_late"
     REPLACED = "replaced"
     NOT_FOUND = "not_found"
+    #: One that this client does not know.
+    OTHER = "other"
 
 
 class Cancelled(NamedTuple):
@@ -22,7 +32,7 @@ class Cancelled(NamedTuple):
     task: Optional[dict]
 
 
-class MoveVerdict(str, enum.Enum):
+class MoveVerdict(Extensible):
     """The result of a move."""
 
     #: The task is due at the new time.
@@ -32,6 +42,8 @@ class MoveVerdict(str, enum.Enum):
     #: Another task has replaced the one of this id: move the one of ``replaced_by``.
     REPLACED = "replaced"
     NOT_FOUND = "not_found"
+    #: One that this client does not know.
+    OTHER = "other"
 
 
 class Moved(NamedTuple):

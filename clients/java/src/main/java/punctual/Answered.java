@@ -13,7 +13,7 @@ import java.util.Locale;
  */
 public record Answered(
         Verdict verdict, boolean tookEffect, boolean inFlight, boolean superseded, JsonNode task) {
-    /** The first five took effect, the others changed nothing. */
+    /** The first five took effect, the others changed nothing, except for {@code OTHER}. */
     public enum Verdict {
         FINISHED,
         /** The next attempt has a due time. */
@@ -31,16 +31,27 @@ public record Answered(
         ALREADY_FINISHED,
         CANCELLED,
         NOT_TRACKED,
-        NOT_FOUND
+        NOT_FOUND,
+        /** One that this client does not know: see {@code tookEffect}. */
+        OTHER
     }
 
     /** Reads an answer. A call without a verdict is a problem. */
     static Answered of(int status, JsonNode body) {
         var problem = body.has("problem") ? body.get("problem") : body;
         if (!body.has("verdict")) throw new Problem(problem);
-        var verdict = Verdict.valueOf(body.get("verdict").asText().toUpperCase(Locale.ROOT));
-        return new Answered(verdict, status < 300, body.path("in_flight").asBoolean(),
-            body.path("superseded").asBoolean(),
+        return new Answered(verdict(body, Verdict.OTHER), status < 300,
+            body.path("in_flight").asBoolean(), body.path("superseded").asBoolean(),
             body.has("task") ? body.get("task") : problem.get("task"));
+    }
+
+    /** Reads a verdict. Returns the other one for a verdict that this client does not know. */
+    static <V extends Enum<V>> V verdict(JsonNode body, V other) {
+        var name = body.get("verdict").asText().toUpperCase(Locale.ROOT);
+        try {
+            return Enum.valueOf(other.getDeclaringClass(), name);
+        } catch (IllegalArgumentException unknown) {
+            return other;
+        }
     }
 }

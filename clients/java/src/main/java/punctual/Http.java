@@ -1,6 +1,9 @@
 package punctual;
 
+import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.MissingNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
 import java.net.ConnectException;
 import java.net.URI;
@@ -31,6 +34,8 @@ final class Http {
     private static final Set<Integer> REPEATED = Set.of(408, 429, 500, 503);
     /** Problems with status 503 that prove that nothing was done. */
     private static final Set<String> NOT_DONE = Set.of("busy", "draining", "unavailable", "not-ready");
+    /** The problem with status 429 that does not pass: a token or a host is wrong. */
+    private static final String FINAL = "denied-too-often";
 
     private final PunctualClient.Builder settings;
     private final HttpClient http;
@@ -80,7 +85,7 @@ final class Http {
             Duration asked = Duration.ZERO;
             try {
                 var answer = attempt(method, target, body, condition);
-                if (!REPEATED.contains(answer.status)) {
+                if (!REPEATED.contains(answer.status) || answer.is(FINAL)) {
                     return new Answer(answer.status, answer.retryAfter, answer.body, isUnknown);
                 }
                 var problem = new Problem(answer.body);
@@ -121,13 +126,30 @@ final class Http {
         if (settings.token != null) request.header("authorization", "Bearer " + settings.token);
         var answer = send(http, request.build(), settings.timeout);
         var wait = answer.headers().firstValue("retry-after").filter(text -> text.matches("[0-9]{1,9}"));
-        var read = Draft.JSON.readTree(answer.body());
-        boolean isOfNode = answer.statusCode() < 500 ? read.isObject()
-            : read.path("type").asText().startsWith(Problem.PREFIX);
-        if (!isOfNode)
-            throw new IOException("status " + answer.statusCode() + ": the answer is not of Punctual");
         var retryAfter = Duration.ofSeconds(wait.map(Long::valueOf).orElse(0L));
+        var read = read(answer.statusCode(), answer.body());
         return new Answer(answer.statusCode(), retryAfter, read, false);
+    }
+
+    /**
+     * Reads an answer. One of a proxy is a problem if it is a 4xx. Otherwise it does not tell what
+     * was done.
+     */
+    private static JsonNode read(int status, String text) throws IOException {
+        JsonNode read = MissingNode.getInstance();
+        try {
+            read = Draft.JSON.readTree(text);
+        } catch (JsonProcessingException none) {
+            // of a proxy
+        }
+        boolean isOfNode = read.path("type").asText().startsWith(Problem.PREFIX);
+        if (read.isObject() && (status < 400 || isOfNode)) return read;
+        var reason = "the answer is not of Punctual";
+        boolean isRefusal = status >= 400 && status < 500;
+        if (!isRefusal) throw new IOException("status " + status + ": " + reason);
+        var problem = Draft.JSON.createObjectNode()
+            .put("type", "").put("status", status).put("detail", reason);
+        return read instanceof ObjectNode given ? problem.setAll(given) : problem;
     }
 
     /**

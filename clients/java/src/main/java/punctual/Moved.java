@@ -12,6 +12,8 @@ public record Moved(Verdict verdict, JsonNode task) {
         TOO_LATE,
         /** Another task has replaced the one of this id: move the one of {@code replaced_by}. */
         REPLACED,
-        NOT_FOUND
+        NOT_FOUND,
+        /** One that this client does not know. */
+        OTHER
     }
 }

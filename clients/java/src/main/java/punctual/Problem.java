@@ -9,8 +9,13 @@ public final class Problem extends RuntimeException {
     private final transient JsonNode body;
 
     Problem(JsonNode body) {
-        super(body.path("type").asText().replace(PREFIX, "") + ": " + body.path("detail").asText());
+        super(reason(body) + ": " + body.path("detail").asText());
         this.body = body;
+    }
+
+    private static String reason(JsonNode body) {
+        var slug = body.path("type").asText().replace(PREFIX, "");
+        return slug.isEmpty() ? "status " + body.path("status").asInt() : slug;
     }
 
     /** The problem of a part of a call that may have been done by an attempt that failed. */
@@ -19,7 +24,10 @@ public final class Problem extends RuntimeException {
             .put("status", 503).put("detail", failure.getMessage()));
     }
 
-    /** The last part of the type, such as {@code unknown-topic}. Decide by it. */
+    /**
+     * The last part of the type, such as {@code unknown-topic}. Decide by it. Empty if a proxy has
+     * refused the request.
+     */
     public String slug() {
         return body.path("type").asText().replace(PREFIX, "");
     }

@@ -15,7 +15,6 @@ import java.security.cert.CertificateFactory;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.List;
-import java.util.Locale;
 import java.util.Set;
 import java.util.StringJoiner;
 import java.util.UUID;
@@ -97,6 +96,10 @@ public final class PunctualClient {
             boolean isLocal = Set.of("127.0.0.1", "[::1]", "localhost").contains(host);
             if (token != null && !"https".equals(uri.getScheme()) && !isLocal) {
                 var reason = "a token is sent over https:// only, or to this machine";
+                throw new IllegalArgumentException(reason);
+            }
+            if (token != null && !token.matches("[!-~]*")) {
+                var reason = "a token is one line of visible ASCII characters, without spaces";
                 throw new IllegalArgumentException(reason);
             }
             return new PunctualClient(this);
@@ -462,8 +465,7 @@ public final class PunctualClient {
         // Once the task may be due, a repetition would say too_late of a move that was made.
         var body = http.call("PATCH", path, due.body, due.dueIn(), condition).body();
         if (!body.has("verdict")) throw new Problem(body);
-        var verdict = body.get("verdict").asText().toUpperCase(Locale.ROOT);
-        return new Moved(Moved.Verdict.valueOf(verdict), body.get("task"));
+        return new Moved(Answered.verdict(body, Moved.Verdict.OTHER), body.get("task"));
     }
 
     private Topic changeTopic(String topic, String change, String reason)
@@ -510,8 +512,7 @@ public final class PunctualClient {
     private Cancelled cancelAt(String path, Condition condition) throws InterruptedException {
         var body = http.call("DELETE", path, null, Http.FOR_EVER, condition).body();
         if (!body.has("verdict")) throw new Problem(body);
-        var verdict = body.get("verdict").asText().toUpperCase(Locale.ROOT);
-        return new Cancelled(Cancelled.Verdict.valueOf(verdict), body.get("task"));
+        return new Cancelled(Answered.verdict(body, Cancelled.Verdict.OTHER), body.get("task"));
     }
 
     private static String idPath(String id) {

@@ -3,8 +3,10 @@ package punctual;
 import static org.junit.jupiter.api.Assertions.*;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
+import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
 import java.net.InetAddress;
+import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -26,6 +28,33 @@ class PunctualClientTest {
 
     static PunctualClient client(String variable) {
         return PunctualClient.to(System.getenv(variable)).build();
+    }
+
+    /** A server that answers all requests alike, and counts them. */
+    record Answering(HttpServer server, AtomicInteger count) implements AutoCloseable {
+        static Answering start(int status, String text) throws IOException {
+            var server = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
+            var count = new AtomicInteger();
+            server.createContext("/", exchange -> {
+                count.incrementAndGet();
+                exchange.getRequestBody().readAllBytes();
+                exchange.sendResponseHeaders(status, text.isEmpty() ? -1 : text.length());
+                exchange.getResponseBody().write(text.getBytes());
+                exchange.close();
+            });
+            server.start();
+            return new Answering(server, count);
+        }
+
+        PunctualClient client() {
+            return PunctualClient.to("http://127.0.0.1:" + server.getAddress().getPort())
+                .retryFor(Duration.ofMillis(500)).build();
+        }
+
+        @Override
+        public void close() {
+            server.stop(0);
+        }
     }
 
     /** The story of every client: tests/integration/clients.rs starts a node for it. */
@@ -523,9 +552,87 @@ class PunctualClientTest {
     }
 
     @Test
+    void aRefusalOfAProxyIsAProblem() throws Exception {
+        var answers = Map.of(404, "<html>404 Not Found</html>", 413, "", 400, "[]",
+            403, "{\"message\":\"Forbidden\"}");
+        for (var answer : answers.entrySet()) {
+            try (var proxy = Answering.start(answer.getKey(), answer.getValue())) {
+                var client = proxy.client();
+                for (Executable call : List.<Executable>of(
+                        () -> client.submit("demo", Draft.in(HOUR).payload(1)),
+                        () -> client.get("demo", "order-1"))) {
+                    var problem = assertThrows(Problem.class, call);
+                    assertEquals("", problem.slug());
+                    assertEquals(answer.getKey(), problem.status());
+                    assertEquals("the answer is not of Punctual", problem.detail());
+                    var message = "status " + problem.status() + ": " + problem.detail();
+                    assertEquals(message, problem.getMessage());
+                }
+                assertEquals(2, proxy.count().get());
+            }
+        }
+    }
+
+    @Test
+    void anotherAnswerOfAProxyIsNone() throws Exception {
+        var answers = Map.of(429, "slow down", 408, "[]", 200, "<html>a login</html>",
+            502, "<html>bad gateway</html>", 503, "{\"message\":\"Service Unavailable\"}");
+        for (var answer : answers.entrySet()) {
+            int status = answer.getKey();
+            try (var proxy = Answering.start(status, answer.getValue())) {
+                var client = proxy.client();
+                var draft = Draft.in(HOUR).payload(1);
+                var failure = assertThrows(NoAnswer.class, () -> client.submit("demo", draft));
+                var message = "status " + status + ": the answer is not of Punctual";
+                assertTrue(failure.getMessage().endsWith(message));
+                assertEquals(status != 408 && status != 429, failure.isUnknown());
+                assertTrue(proxy.count().get() > 1);
+            }
+        }
+    }
+
+    @Test
+    void aCallerThatWasDeniedTooOftenDoesNotRepeat() throws Exception {
+        var text = "{\"type\":\"urn:punctual:problem:denied-too-often\",\"status\":429}";
+        try (var node = Answering.start(429, text)) {
+            var draft = Draft.in(HOUR).payload(1);
+            var problem = assertThrows(Problem.class, () -> node.client().submit("demo", draft));
+            assertEquals("denied-too-often", problem.slug());
+            assertEquals(1, node.count().get());
+        }
+    }
+
+    @Test
+    void aVerdictOfALaterVersionIsOther() throws Exception {
+        try (var node = Answering.start(200, "{\"verdict\":\"postponed\"}")) {
+            var client = node.client();
+            assertEquals(Cancelled.Verdict.OTHER, client.cancel("demo", "order-1").verdict());
+            assertEquals(Moved.Verdict.OTHER, client.move("demo", "order-1", HOUR).verdict());
+            var finished = client.answer(Outcome.finish("7"));
+            assertEquals(Answered.Verdict.OTHER, finished.verdict());
+            assertTrue(finished.tookEffect());
+        }
+        var problem = "{\"type\":\"urn:punctual:problem:postponed\",\"verdict\":\"postponed\"}";
+        try (var node = Answering.start(409, problem)) {
+            var finished = node.client().answer(Outcome.finish("7"));
+            assertEquals(Answered.Verdict.OTHER, finished.verdict());
+            assertFalse(finished.tookEffect());
+        }
+    }
+
+    @Test
     void aTokenIsNotSentInClearOverTheNetwork() {
         var builder = PunctualClient.to("http://punctual.example:7070").token("pt_1");
         assertThrows(IllegalArgumentException.class, builder::build);
+    }
+
+    @Test
+    void aTokenThatHttpCannotCarryIsRefused() {
+        for (var token : List.of("pt_1\nx", "pt_1\n", "pt 1", "ü")) {
+            var builder = PunctualClient.to("http://127.0.0.1:1").token(token);
+            var error = assertThrows(IllegalArgumentException.class, builder::build);
+            assertTrue(error.getMessage().startsWith("a token is one line"));
+        }
     }
 
     @Test
