@@ -94,6 +94,8 @@ struct TopicRecord {
     was_given_up: bool,
     /// The topic has reached its in-flight limit, and has not yet fallen a quarter below it.
     is_full: bool,
+    /// A verdict row was handed over while the breaker is half open.
+    has_trial: bool,
     /// The bytes that left the in-flight records of the topic in this period, and in the one
     /// before.
     bytes_out: [usize; 2],
@@ -327,6 +329,7 @@ impl TopicBreakers {
             forbidden: None,
             was_given_up: false,
             is_full: false,
+            has_trial: false,
             bytes_out: [0; 2],
         })
     }
@@ -449,6 +452,7 @@ impl TopicBreakers {
                 entry.denied = None;
                 entry.refused_since = None;
                 entry.heard_at = now;
+                entry.has_trial = false;
                 entry.state = BreakerState::HalfOpen { since: now };
                 Some(Action::Closed(topic.clone()))
             }
@@ -497,15 +501,27 @@ impl TopicBreakers {
             .collect()
     }
 
-    /// Returns the in-flight tasks and bytes of the full topics.
-    pub fn in_flight_of_full(&self) -> (usize, usize) {
-        let full = self.topics.values().filter(|topic| topic.is_left_out_for_now());
-        full.fold((0, 0), |(tasks, bytes), topic| (tasks + topic.tasks, bytes + topic.bytes))
+    /// Returns the in-flight tasks and bytes of the topics that claims skip.
+    pub fn in_flight_of_left_out(&self) -> (usize, usize) {
+        let left_out = self.topics.values().filter(|topic| topic.is_left_out());
+        left_out.fold((0, 0), |(tasks, bytes), topic| (tasks + topic.tasks, bytes + topic.bytes))
     }
 
     /// Returns true when claims take tasks of the topic.
     pub fn takes_tasks(&self, topic: &TopicName) -> bool {
         self.topics.get(topic).is_none_or(|topic| !topic.is_left_out())
+    }
+
+    /// Returns true when a verdict row may be handed over to its dead topic: never while the
+    /// breaker is open, and once while it is half open. Claims cannot leave such rows out, because
+    /// they know only the topics of the tasks.
+    pub fn lets_through(&mut self, dead_topic: &TopicName) -> bool {
+        let Some(entry) = self.topics.get_mut(dead_topic) else { return true };
+        match entry.state {
+            BreakerState::Closed | BreakerState::Gone { .. } => true,
+            BreakerState::HalfOpen { .. } => !std::mem::replace(&mut entry.has_trial, true),
+            BreakerState::Open { .. } => false,
+        }
     }
 
     /// Returns true when the topic is given up: its tasks become dead letters.

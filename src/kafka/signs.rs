@@ -21,6 +21,9 @@ pub(super) struct Signs {
     /// How long the broker delays requests, from its last report.
     throttle: Duration,
     brokers: HashMap<String, BrokerConnection>,
+    /// A broker has answered no request between two looks.
+    is_silent: bool,
+    /// So has a broker that has not let a request time out.
     is_stalled: bool,
 }
 
@@ -30,6 +33,10 @@ struct BrokerConnection {
     is_up: bool,
     is_waiting: bool,
     answers: u64,
+    timeouts: u64,
+    /// A request had no answer within its whole time (`socket.timeout.ms`), and the broker has not
+    /// been seen without waiting requests since. That is not slow any more.
+    has_given_up: bool,
 }
 
 /// The part of the statistics that is read here.
@@ -46,6 +53,8 @@ struct Broker {
     waitresp_cnt: i64,
     /// The number of answers received.
     rx: u64,
+    /// The number of requests that had no answer in time.
+    req_timeouts: u64,
     throttle: Window,
 }
 
@@ -84,23 +93,36 @@ impl Signs {
         let before = std::mem::take(&mut self.brokers);
         let connections = statistics.brokers.into_iter().map(|(name, broker)| {
             let is_up = UP.contains(&broker.state.as_str());
+            let is_waiting = is_up && broker.waitresp_cnt > 0;
+            // A reconnection brings answers, so the number of answers proves nothing here.
+            let had_timeout = before
+                .get(&name)
+                .is_some_and(|before| before.has_given_up || broker.req_timeouts > before.timeouts);
             let connection = BrokerConnection {
                 has_way: !NO_WAY.contains(&broker.state.as_str()),
                 is_up,
-                is_waiting: is_up && broker.waitresp_cnt > 0,
+                is_waiting,
                 answers: broker.rx,
+                timeouts: broker.req_timeouts,
+                has_given_up: had_timeout && (is_waiting || !is_up),
             };
             (name, connection)
         });
         self.brokers = connections.collect();
         // Requests wait now and waited at the last look, and no answer came in between.
-        let is_stalled = |(name, connection): (&String, &BrokerConnection)| {
+        let is_silent = |(name, connection): &(&String, &BrokerConnection)| {
             connection.is_waiting
                 && before
-                    .get(name)
+                    .get(*name)
                     .is_some_and(|before| before.is_waiting && before.answers == connection.answers)
         };
-        self.is_stalled = self.brokers.iter().any(is_stalled);
+        let mut silent = self.brokers.iter().filter(is_silent);
+        self.is_silent = silent.clone().next().is_some();
+        self.is_stalled = silent.any(|(_name, connection)| !connection.has_given_up);
+        // A broker that is silent later is silent for another reason.
+        if !self.is_silent && self.throttled_until.is_some_and(|until| until <= now) {
+            self.throttled_until = None;
+        }
         self.taken_at = Some(now);
     }
 
@@ -108,11 +130,12 @@ impl Signs {
     /// of the throttled client wait, the report stays valid.
     pub(super) fn throttle(&self, now: Monotonic) -> Option<Duration> {
         let is_told = self.throttled_until.is_some_and(|until| now < until);
-        let waits_on = self.throttled_until.is_some() && self.is_stalled;
+        let waits_on = self.throttled_until.is_some() && self.is_silent;
         (is_told || waits_on).then_some(self.throttle)
     }
 
-    /// Returns true when a broker has not answered some requests since the last statistics but one.
+    /// Returns true when a broker has not answered some requests since the last statistics but one,
+    /// and has let none time out lately.
     pub(super) const fn is_stalled(&self) -> bool {
         self.is_stalled
     }
@@ -141,15 +164,23 @@ mod tests {
 
     /// Statistics as librdkafka 2.12 writes them, with members left out.
     fn statistics(state: &str, waiting: i64, answers: u64, throttle_ms: i64) -> String {
+        statistics_after(0, (state, waiting, answers, throttle_ms))
+    }
+
+    fn statistics_after(
+        timeouts: u64,
+        (state, waiting, answers, throttle_ms): (&str, i64, u64, i64),
+    ) -> String {
         format!(
             r#"{{ "name": "punctual#producer-1", "ts": 5016483227792, "brokers": {{
               "b:9092/1": {{ "name": "b:9092/1",
               "source": "learned", "state": "{state}",
                 "waitresp_cnt": {waiting}, "rx": {answers}, "rtt": {{ "max": 9 }},
+                "req_timeouts": {timeouts},
                   "throttle": {{ "min": 0, "max": {throttle_ms}, "cnt": 1 }},
                 "toppars": {{ "t-0": {{ "topic": "t", "partition": 0 }} }} }},
                 ":0/internal": {{ "source": "internal", "state": "UP", "waitresp_cnt": 1, "rx": 0,
-                  "throttle": {{ "max": 0 }} }} }},
+                  "req_timeouts": 0, "throttle": {{ "max": 0 }} }} }},
                 "topics": {{ "t": {{ "topic": "t", "partitions": {{}} }} }} }}"#
         )
     }
@@ -194,6 +225,37 @@ mod tests {
         assert!(!signs(&[("UP", 1, 10, 0), ("UP", 3, 11, 0)]).is_stalled(), "it answers");
         assert!(!signs(&[("UP", 0, 10, 0), ("UP", 3, 10, 0)]).is_stalled(), "nothing was asked");
         assert!(!signs(&[("UP", 1, 10, 0), ("DOWN", 1, 10, 0)]).is_stalled(), "that is not slow");
+    }
+
+    /// A hung log directory: connections and small questions are answered, and nothing is stored.
+    #[test]
+    fn a_broker_that_lets_requests_time_out_is_not_slow_until_it_has_answered_them() {
+        let mut signs = Signs::default();
+        let mut look = |turn: u64, timeouts: u64, waiting: i64, answers: u64| {
+            let text = statistics_after(timeouts, ("UP", waiting, answers, 0));
+            signs.take_in(text.as_bytes(), at(turn * 2), INTERVAL);
+            signs.is_stalled()
+        };
+        assert_eq!([look(1, 0, 3, 10), look(2, 0, 3, 10)], [false, true], "slow");
+        assert!(!look(3, 3, 3, 11), "the requests have timed out; a reconnection was answered");
+        assert_eq!([look(4, 3, 3, 11), look(9, 3, 3, 11)], [false, false], "it still hangs");
+        assert!(!look(10, 3, 0, 15), "it has answered");
+        assert_eq!([look(11, 3, 2, 15), look(12, 3, 2, 15)], [false, true], "slow again");
+    }
+
+    /// The quota of a client holds back requests beyond their time, too.
+    #[test]
+    fn a_broker_that_throttles_is_throttling_although_requests_time_out_and_not_for_ever() {
+        let mut signs = Signs::default();
+        let mut look = |seconds: u64, timeouts: u64, waiting: i64, throttle: i64| {
+            let text = statistics_after(timeouts, ("UP", waiting, 10, throttle));
+            signs.take_in(text.as_bytes(), at(seconds), INTERVAL);
+            signs.throttle(at(seconds)).is_some()
+        };
+        assert!(look(2, 0, 5, 6_400));
+        assert!(look(4, 0, 5, 0) && look(60, 5, 5, 0), "it has not answered since");
+        assert!(!look(62, 5, 0, 0), "it has answered");
+        assert!(!look(3_602, 5, 3, 0) && !look(3_604, 5, 3, 0), "silent for another reason");
     }
 
     #[test]

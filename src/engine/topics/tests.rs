@@ -198,13 +198,38 @@ fn a_topic_at_its_limit_is_left_out_until_there_is_room() {
     let mut topics = TopicBreakers::new(SETTINGS);
     topics.add_in_flight(&topic(), 100, 10, second(0));
     assert!(!topics.takes_tasks(&topic()) && topics.full().contains(&topic()));
-    assert_eq!(topics.in_flight_of_full(), (100, 10));
+    assert_eq!(topics.in_flight_of_left_out(), (100, 10));
     topics.released(&topic(), 24, 0);
     assert!(!topics.full().is_empty(), "a claim's worth is no room");
     topics.released(&topic(), 1, 0);
     assert!(topics.takes_tasks(&topic()) && topics.full().is_empty());
     topics.add_in_flight(&topic(), 0, 990, second(0));
     assert!(!topics.takes_tasks(&topic()), "bytes count as well");
+}
+
+#[test]
+fn records_of_a_topic_that_claims_skip_do_not_count_for_the_others() {
+    let mut topics = silent_topics();
+    topics.add_in_flight(&topic(), 100, 10, second(5));
+    assert!(topics.full().is_empty() && !topics.takes_tasks(&topic()), "it is open");
+    assert_eq!(topics.in_flight_of_left_out(), (101, 20));
+}
+
+#[test]
+fn an_open_dead_topic_gets_no_verdict_rows_and_a_half_open_one_gets_one() {
+    let mut topics = TopicBreakers::new(SETTINGS);
+    assert!(topics.lets_through(&topic()) && topics.lets_through(&topic()), "nothing is known");
+    let mut topics = silent_topics();
+    assert!(!topics.lets_through(&topic()));
+    for seconds in [10, 20] {
+        topics.probed(&topic(), Sight::There, second(seconds));
+        assert!(topics.lets_through(&topic()), "the trial");
+        assert!(!topics.lets_through(&topic()), "the others wait for its outcome");
+        topics.refused(&topic(), second(seconds + 1));
+        assert!(!topics.lets_through(&topic()));
+    }
+    topics.acknowledged(&topic(), second(30));
+    assert!(topics.lets_through(&topic()) && topics.lets_through(&topic()));
 }
 
 #[test]

@@ -251,10 +251,10 @@ impl InFlightBatches {
 
     /// Returns true when there is room for tasks behind the watermark. They may take half of the
     /// room, and three quarters of the room for batches, because tasks on time come first.
-    /// In-flight tasks of full topics do not count: otherwise two slow topics would keep the others
-    /// from their tasks behind the watermark.
+    /// In-flight tasks of topics that claims skip do not count: otherwise two slow or unavailable
+    /// topics would keep the others from their tasks behind the watermark.
     pub fn has_room_behind_the_watermark(&self) -> bool {
-        let (tasks, bytes) = self.topics().in_flight_of_full();
+        let (tasks, bytes) = self.topics().in_flight_of_left_out();
         let (amount, limits) = (self.amount(), self.limits);
         let (tasks, bytes) =
             (amount.tasks.saturating_sub(tasks), amount.bytes.saturating_sub(bytes));

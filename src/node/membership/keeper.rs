@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::board::{Board, BoardFindings};
 use super::fencing::FencingSource;
-use super::progress::Wedged;
+use super::progress::{STILL_MAX, Wedged};
 use super::settings::{MembershipParts, MembershipSettings};
 use crate::clock;
 use crate::domain::{Monotonic, NodeId, Throttle};
@@ -74,6 +74,9 @@ pub(super) struct MembershipKeeper {
     away_since: Option<Monotonic>,
     failure: String,
     is_wedged: bool,
+    /// The last look for a wedged part, and whether it was left out.
+    looked_at: Monotonic,
+    is_excused: bool,
     /// Throttles the log line that claims fail.
     failing_log: Throttle,
     is_offset: bool,
@@ -108,6 +111,8 @@ impl MembershipKeeper {
             away_since: None,
             failure: String::new(),
             is_wedged: false,
+            looked_at: clock::monotonic(),
+            is_excused: false,
             failing_log: Throttle::new(LOG_EVERY),
             is_offset: false,
             settings,
@@ -165,7 +170,14 @@ impl MembershipKeeper {
     /// Returns true while this node is wedged. It then writes no heartbeats, and other nodes take
     /// over.
     fn is_standing_still(&mut self) -> bool {
-        let wedged = self.parts.progress.wedged(clock::monotonic());
+        let now = clock::monotonic();
+        let pause = now.since(std::mem::replace(&mut self.looked_at, now));
+        // Perhaps the whole process stood still. The claim loops get one turn to show that they run.
+        self.is_excused = pause >= STILL_MAX / 2 && !self.is_excused;
+        if self.is_excused {
+            return self.is_wedged;
+        }
+        let wedged = self.parts.progress.wedged(now);
         if wedged.is_some() != self.is_wedged {
             match wedged {
                 Some(Wedged::ClaimLoop(claim_loop)) => tracing::error!(

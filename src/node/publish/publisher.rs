@@ -78,7 +78,16 @@ impl Publisher {
     /// Hands the record of a task to the producer. `now`, by the cluster's clock, becomes its time.
     pub fn publish(&self, held: &Arc<InFlightBatch>, index: u32, now: Timestamp) -> Handed {
         let topic = held.topic_of(correlation_id::place(index));
-        self.hand_over(&self.producer_of(topic).current(), held, index, now)
+        let producer = self.producer_of(topic).current();
+        match self.hand_over(&producer, held, index, now) {
+            // A full producer ends the turn of all topics. This one has failed for good, and its
+            // successor may be long in coming.
+            Handed::Full if producer.inner.fatal().is_some() => {
+                self.reports.keep_for_later(Arc::clone(held), index);
+                Handed::Over
+            }
+            handed => handed,
+        }
     }
 
     /// Returns the producer for the records of a topic: always the same one, so that the records
@@ -104,6 +113,7 @@ impl Publisher {
             || self.reports.bury_if_exhausted(held, index)
             || self.reports.end_if_expired(held, index, now)
             || self.reports.resolve_if_unopened(held, index)
+            || self.reports.defer_if_dead_topic_is_open(held, index)
         {
             return Handed::Over;
         }

@@ -267,11 +267,11 @@ impl Charge {
     }
 }
 
-/// Returns the sum of the counting tasks of a batch, for each of its topics.
+/// Returns the sum of the counting tasks of a batch, for each topic to which their records go.
 fn charges_of(batch: &Batch, counts: impl Fn(usize) -> bool) -> Vec<Charge> {
     let mut charges = vec![Charge::default(); batch.topics().len()];
-    for (_, task) in batch.tasks().enumerate().filter(|(index, _)| counts(*index)) {
-        let charge = &mut charges[usize::from(task.topic)];
+    for (index, task) in batch.tasks().enumerate().filter(|(index, _)| counts(*index)) {
+        let charge = &mut charges[usize::from(batch.topic_index(index))];
         charge.tasks += 1;
         charge.bytes += task.bytes();
     }

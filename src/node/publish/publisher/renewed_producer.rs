@@ -288,8 +288,10 @@ impl RenewedProducer {
     /// # Errors
     /// When no new producer can be made.
     pub(super) fn purge(&self) -> Result<(), ClientError> {
-        // No further record of this producer may leave, even if no successor can be made.
+        // No further record may leave, even if no successor can be made. Replaced producers may
+        // have records for a partition without a leader.
         self.current().give_up(Retire::All);
+        self.retired.lock().iter().for_each(|retired| retired.inner.purge());
         while !self.replace(&self.current(), Retire::All)? {}
         Ok(())
     }

@@ -92,6 +92,11 @@ impl Reports {
         }
     }
 
+    /// Keeps a record that no producer takes now for [`Self::try_again`].
+    pub(super) fn keep_for_later(&self, held: Arc<InFlightBatch>, index: u32) {
+        self.later.put((held, index));
+    }
+
     /// Takes in the delivery report of a record. `is_retired` says that its producer was replaced.
     /// Never blocks.
     pub(super) fn take_in(&self, report: DeliveryReport, is_retired: bool) {
@@ -164,6 +169,28 @@ impl Reports {
         }
         let reason = TrackedRow::decode(bytes).map(|row| row.dead_reason());
         self.bury(held, place, reason.as_deref().unwrap_or("not finished"), None);
+        true
+    }
+
+    /// Defers a verdict row whose dead topic takes no records now. Returns false for all other
+    /// rows.
+    pub(super) fn defer_if_dead_topic_is_open(
+        &self,
+        held: &Arc<InFlightBatch>,
+        index: u32,
+    ) -> bool {
+        let place = correlation_id::place(index);
+        let tracking = held.batch.task(place).tracking;
+        let topic = held.topic_of(place);
+        if !tracking.is_some_and(TrackedRow::is_of_verdict)
+            || self.in_flight.topics().lets_through(topic)
+        {
+            return false;
+        }
+        self.metrics.deferred.inc();
+        self.metrics.topics.deferred(topic);
+        let maybe_sent = held.note_maybe_sent(place, false);
+        self.note(held, place, self.deferred(held, place, maybe_sent));
         true
     }
 
