@@ -9,6 +9,7 @@ pub struct Metrics {
     pub(super) loaded_at: Gauge,
     pub(super) principals: Gauge,
     pub(super) tokens: Gauge,
+    pub(super) token_expires: Gauge,
     pub(super) keys_missing: Gauge,
     key_fetches: Family<[(&'static str, &'static str); 1], Counter>,
 }
@@ -37,6 +38,12 @@ impl Metrics {
             "punctual_auth_tokens",
             "Tokens of the auth file, including expired ones",
             metrics.tokens.clone(),
+        );
+        registry.register(
+            "punctual_auth_token_expires_seconds",
+            "Time at which the next token of the auth file expires, in seconds since 1970; 0 if none \
+             will",
+            metrics.token_expires.clone(),
         );
         registry.register(
             "punctual_auth_keys_missing",

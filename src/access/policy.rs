@@ -112,6 +112,18 @@ impl Policy {
         &self.replaced
     }
 
+    /// Returns when the tokens of a principal expire that do, the first one first. `None`: those of
+    /// all principals.
+    pub fn expiries(&self, principal: Option<&Principal>) -> Vec<Timestamp> {
+        let is_own = |entry: &&TokenEntry| {
+            principal.is_none_or(|principal| entry.principal.name == principal.name)
+        };
+        let mut all: Vec<Timestamp> =
+            self.tokens.values().filter(is_own).filter_map(|entry| entry.expires).collect();
+        all.sort_unstable();
+        all
+    }
+
     /// Adds limits of topics. No two of them have the same pattern.
     #[must_use]
     pub fn with_topic_limits(mut self, topic_limits: Vec<(Pattern, Limits)>) -> Self {

@@ -12,7 +12,7 @@ use super::limits::Quotas;
 use super::metrics::Metrics;
 use super::policy::Policy;
 use crate::clock;
-use crate::domain::{Monotonic, Throttle};
+use crate::domain::{Monotonic, Throttle, Timestamp};
 use crate::shutdown::{TaskFailure, Tasks};
 
 /// Interval at which the file's metadata is read.
@@ -63,6 +63,8 @@ pub struct Reloader {
     content: Content,
     /// The files with keys that the auth file names.
     key_files: Vec<PathBuf>,
+    /// When the tokens of the policy expire, the first one first.
+    expiries: Vec<Timestamp>,
     /// The stamps of all files before the last read, and whether there was a second read. A write
     /// within the resolution of a file's times leaves the stamp unchanged.
     seen: Option<Vec<Stamp>>,
@@ -79,13 +81,14 @@ impl Reloader {
     pub fn start(path: PathBuf, rules: NodeRules, metrics: Metrics) -> Result<Self, FileError> {
         let loaded = file::load(&path, rules)?;
         let (content, key_files) = (loaded.content, loaded.key_files.clone());
-        let reloader = Self {
+        let mut reloader = Self {
             path,
             rules,
             policy: PolicyHandle::new(Policy::open()),
             metrics,
             content,
             key_files,
+            expiries: Vec::new(),
             seen: None,
             is_settled: false,
             failure: None,
@@ -123,6 +126,7 @@ impl Reloader {
 
     /// Reads the file if it may have changed.
     fn check(&mut self, now: Monotonic) {
+        self.show_expiry(clock::wall());
         let files = std::iter::once(&self.path).chain(&self.key_files);
         let stamp: Option<Vec<Stamp>> = files.map(|path| Stamp::of(path).ok()).collect();
         // The fault of a refused file may be in a file that it names, and that is not watched yet.
@@ -154,6 +158,12 @@ impl Reloader {
         }
     }
 
+    /// Shows when the next token expires, by the clock of this machine.
+    fn show_expiry(&self, now: Timestamp) {
+        let next = self.expiries.get(self.expiries.partition_point(|expires| *expires <= now));
+        self.metrics.token_expires.set(next.map_or(0, |at| at.as_millis().div_euclid(1000)));
+    }
+
     /// Counts a failure that lasts, and logs it now and then.
     fn failed_still(&mut self, now: Monotonic) {
         let Some(failure) = &self.failure else { return };
@@ -166,7 +176,7 @@ impl Reloader {
         }
     }
 
-    fn take(&self, loaded: Loaded) {
+    fn take(&mut self, loaded: Loaded) {
         let Loaded { mut policy, warnings, .. } = loaded;
         policy.adopt_keys(&self.policy.current());
         for warning in warnings {
@@ -177,6 +187,8 @@ impl Reloader {
         self.metrics.principals.set(amount(principals));
         self.metrics.tokens.set(amount(tokens));
         self.metrics.loaded_at.set(clock::wall().as_millis().div_euclid(1000));
+        self.expiries = policy.expiries(None);
+        self.show_expiry(clock::wall());
         self.policy.replace(policy);
         tracing::info!(file = %self.path.display(), principals, tokens, "read the auth file");
     }
@@ -194,7 +206,6 @@ mod tests {
     use super::super::file::tests::{OPERATOR, Temporary};
     use super::super::policy::Unidentified;
     use super::*;
-    use crate::domain::Timestamp;
 
     struct Bench {
         file: Temporary,
@@ -245,6 +256,23 @@ mod tests {
         bench.reloader.rules.takes_certificates = true;
         bench.check();
         assert_eq!(bench.reloader.policy().current().certificates().len(), 1);
+    }
+
+    #[test]
+    fn the_next_token_that_expires_is_shown() {
+        let entry = |expires: &str| {
+            let token = Token::generate().unwrap();
+            format!("{{ id = \"{}\", sha256 = \"{}\"{expires} }}", token.id(), token.hash())
+        };
+        let tokens = ["", ", expires = 2030-01-01T00:00:00Z", ", expires = 2029-01-01T00:00:00Z"];
+        let bench =
+            Bench::new(&format!("{OPERATOR}tokens = [ {} ]\n", tokens.map(entry).join(", ")));
+        let shown = |seconds: i64| {
+            bench.reloader.show_expiry(Timestamp::from_millis(seconds * 1000));
+            bench.reloader.metrics.token_expires.get()
+        };
+        let (first, second) = (1_861_920_000, 1_893_456_000);
+        assert_eq!([first - 1, first, second].map(shown), [first, second, 0]);
     }
 
     #[test]

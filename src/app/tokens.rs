@@ -137,11 +137,16 @@ fn check_file(path: &Path, rules: NodeRules) -> Result<String, Ended> {
         certificates.len(),
         policy.issuers().all().len()
     );
-    let anonymous = policy.anonymous_rights().map(|rights| (PrincipalName::anonymous(), rights));
-    let named = policy.principals().iter().map(|one| (one.name.clone(), &*one.rights));
-    for (name, rights) in named.chain(anonymous) {
-        // A write to a string cannot fail.
-        write!(text, "\n{name}\n{}", rights_of(rights)).ok();
+    // A write to a string cannot fail.
+    for principal in policy.principals() {
+        let rights = rights_of(&principal.rights);
+        write!(text, "\n{}\n{rights}", principal.name).ok();
+        for expires in policy.expiries(Some(principal)) {
+            writeln!(text, "  token expires {expires}").ok();
+        }
+    }
+    if let Some(rights) = policy.anonymous_rights() {
+        write!(text, "\n{}\n{}", PrincipalName::anonymous(), rights_of(rights)).ok();
     }
     for entry in certificates {
         write!(text, "\ncert:{}\n{}", entry.names, rights_of(&entry.rights)).ok();
@@ -253,6 +258,12 @@ mod tests {
                 "principals 1, tokens 1, certificate entries 0, issuers 0\n\norders\n"
             )
         );
+        let expires = Timestamp::from_millis(1_893_456_000_000);
+        let expiring = lines_for_file(&principal_name("mails").unwrap(), &other, Some(expires));
+        std::fs::write(&path, format!("version = 1\n{lines}{expiring}")).unwrap();
+        let told = check_file(&path, NodeRules::NONE).unwrap();
+        assert!(told.contains("  token expires 2030-01-01T00:00:00Z\n"), "{told}");
+        assert_eq!(told.matches("token expires").count(), 1, "{told}");
         set(0o666);
         assert_eq!(code(&in_file, token.expose()).0, 2);
         std::fs::remove_file(&path).unwrap();
