@@ -144,11 +144,7 @@ async fn move_one(args: &args::MoveArgs) -> Result<NodeAnswer, Ending> {
 async fn move_many(args: &args::MoveArgs) -> ExitCode {
     let topic = args.topic.as_deref();
     if !args.yes && !args.dry_run {
-        let of = topic.unwrap_or_default();
-        return unconfirmed(
-            &format!("move all tasks of {of} in this range that can still be moved"),
-            args.node.is_json(),
-        );
+        return unconfirmed(&deed_of_move(args), args.node.is_json());
     }
     let bulk = Bulk {
         path: &["v1", "tasks", "move"],
@@ -165,6 +161,13 @@ async fn move_many(args: &args::MoveArgs) -> ExitCode {
         done: "moved",
     };
     run_bulk(&args.node, bulk).await
+}
+
+/// Returns the words for a move of many tasks.
+fn deed_of_move(args: &args::MoveArgs) -> String {
+    let what = format!("tasks of {}", args.topic.as_deref().unwrap_or_default());
+    let tasks = args::named(&what, Some(&args.choice), &args.range);
+    format!("move {tasks} that can still be moved")
 }
 
 /// Cancels a task, or all tasks of a topic or a submitter.
@@ -189,12 +192,7 @@ async fn cancel_one(args: &args::CancelArgs) -> Result<NodeAnswer, Ending> {
 async fn cancel_many(args: &args::CancelArgs) -> ExitCode {
     let (topic, submitted_by) = (args.topic.as_deref(), args.submitted_by.as_deref());
     if !args.yes && !args.dry_run {
-        let of = topic.map(|topic| format!(" of {topic}")).unwrap_or_default();
-        let by = submitted_by.map(|name| format!(" submitted by {name}")).unwrap_or_default();
-        return unconfirmed(
-            &format!("cancel all tasks{of}{by} in this range that can still be cancelled"),
-            args.node.is_json(),
-        );
+        return unconfirmed(&deed_of_cancel(args), args.node.is_json());
     }
     let bulk = Bulk {
         path: &["v1", "tasks", "cancel"],
@@ -211,6 +209,15 @@ async fn cancel_many(args: &args::CancelArgs) -> ExitCode {
         done: "cancelled",
     };
     run_bulk(&args.node, bulk).await
+}
+
+/// Returns the words for a cancel of many tasks.
+fn deed_of_cancel(args: &args::CancelArgs) -> String {
+    let (topic, submitted_by) = (args.topic.as_deref(), args.submitted_by.as_deref());
+    let of = topic.map(|topic| format!(" of {topic}")).unwrap_or_default();
+    let by = submitted_by.map(|name| format!(" submitted by {name}")).unwrap_or_default();
+    let tasks = args::named(&format!("tasks{of}{by}"), Some(&args.choice), &args.range);
+    format!("cancel {tasks} that can still be cancelled")
 }
 
 /// Answers for a tracked task as its consumer.
@@ -322,7 +329,8 @@ async fn topic_callback(args: &args::TopicCallbackArgs) -> ExitCode {
         return end(asked.await, args.node.is_json(), Deed::Read, topics::callback);
     }
     let asked = put_or_delete(&args.node, &path, args.file.as_deref());
-    end(Box::pin(asked).await, args.node.is_json(), Deed::Schedule, topics::callback)
+    let show: ToText = if args.delete { topics::callback_ended } else { topics::callback };
+    end(Box::pin(asked).await, args.node.is_json(), Deed::Schedule, show)
 }
 
 /// Puts the content of a file, or without a file deletes what is there.
@@ -334,7 +342,7 @@ async fn put_or_delete(
     let caller = NodeCaller::new(node)?;
     match file {
         Some(file) => {
-            let body = draft::bytes_of(file).await.map_err(Ending::usage)?;
+            let body = draft::json_of(file).await.map_err(Ending::usage)?;
             caller.ask(&caller.put(path, body)?).await
         }
         None => caller.ask(&caller.delete(path)?).await,
@@ -431,7 +439,7 @@ async fn dead_list(args: &args::DeadList) -> ExitCode {
 async fn dead_redrive(redrive: &args::DeadRedrive) -> ExitCode {
     let (args, to_topic) = (&redrive.change, redrive.to_topic.as_deref());
     if let Some(topic) = &args.topic {
-        let deed = format!("redrive all dead letters of {topic} in this range");
+        let deed = deed_of_dead("redrive", topic, args);
         let bulk = bulk_of_dead(args, topic, &["v1", "dead", "redrive"], "redriven");
         return dead_many(args, &deed, Bulk { to_topic, ..bulk }).await;
     }
@@ -446,12 +454,17 @@ async fn dead_redrive(redrive: &args::DeadRedrive) -> ExitCode {
 
 async fn dead_drop(args: &args::DeadChange) -> ExitCode {
     if let Some(topic) = &args.topic {
-        let deed = format!("drop all dead letters of {topic} in this range");
+        let deed = deed_of_dead("drop", topic, args);
         let bulk = bulk_of_dead(args, topic, &["v1", "dead", "drop"], "dropped");
         return dead_many(args, &deed, bulk).await;
     }
     let asked = ask(&args.node, |caller| caller.delete(&["v1", "dead", &id_text(args.id)]));
     end(asked.await, args.node.is_json(), Deed::TakeAway, print::dropped)
+}
+
+/// Returns the words for a change of all dead letters of a topic.
+fn deed_of_dead(verb: &str, topic: &str, args: &args::DeadChange) -> String {
+    format!("{verb} {}", args::named(&format!("dead letters of {topic}"), None, &args.range))
 }
 
 async fn dead_many(args: &args::DeadChange, deed: &str, bulk: Bulk<'_>) -> ExitCode {

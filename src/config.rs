@@ -97,8 +97,28 @@ impl CommandRefusal {
             Self::Usage(error) => (error.print(), u8::try_from(error.exit_code()).unwrap_or(2)),
             Self::Problems(problems) => (print_problems(problems), 2),
         };
-        // The output is closed, so only the exit code can still report the failure.
-        if said.is_err() { ExitCode::from(2) } else { ExitCode::from(code) }
+        match unless_closed(said) {
+            Ok(()) => ExitCode::from(code),
+            // The output cannot be written, so only the exit code can still report the failure.
+            Err(_unwritten) => ExitCode::from(2),
+        }
+    }
+}
+
+/// Writes a completion script or a manual page to stdout.
+///
+/// # Errors
+/// When stdout cannot be written. A pipe that its reader has closed is no error.
+pub fn print_document(text: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    unless_closed(out.write_all(text).and_then(|()| out.flush()))
+}
+
+/// Takes the end of a reader (`| head`) as the end of the output: it has read enough.
+fn unless_closed(written: io::Result<()>) -> io::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
     }
 }
 
@@ -210,8 +230,11 @@ fn node(
     host: &host::Host<'_>,
     check: impl Fn(CheckedSettings<'_>) -> Vec<SettingProblem>,
 ) -> Result<Box<Settings>, Vec<SettingProblem>> {
-    let exposed_secrets = settings::exposed_secrets::warnings(args, matches);
-    let settings = Settings { exposed_secrets, ..settings::read(args, host)? };
+    let mut warnings_of_words = settings::exposed_secrets::warnings(args, matches);
+    let variables = host.variables.iter().cloned();
+    let misspelt = settings::misspelt_variables::warnings(&args::Cli::command(), variables);
+    warnings_of_words.extend(misspelt);
+    let settings = Settings { warnings_of_words, ..settings::read(args, host)? };
     fault(check(CheckedSettings::Node(&settings)))?;
     Ok(Box::new(settings))
 }

@@ -1,6 +1,5 @@
 //! The program: reads the settings, starts the log, runs the command, and reports how it ended.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use punctual::app::Handles;
@@ -40,7 +39,7 @@ async fn run(command: Command) -> Result<ExitCode, TaskFailure> {
         Command::Token(command) => return Ok(app::tokens::run(&command)),
         Command::Auth(command) => return Ok(app::tokens::run_auth(&command)),
         Command::Client(command) => return Ok(client::run(*command).await),
-        Command::Print(text) => std::io::stdout().write_all(&text)?,
+        Command::Print(text) => config::print_document(&text)?,
         Command::Bench { args, kafka } => {
             return Ok(Box::pin(bench::run(*args, Property::pairs(&kafka))).await);
         }

@@ -20,7 +20,7 @@ pub use self::cluster::{ClusterArgs, ClusterCommand, ClusterShow};
 use self::manual::{EXIT_CODES, SHOW_EXIT_CODES, with_codes};
 pub use self::many::{
     ChoiceArgs, DeadArgs, DeadChange, DeadCommand, DeadList, DeadRedrive, ListArgs, PartArgs,
-    RangeArgs,
+    RangeArgs, named,
 };
 pub use self::node::NodeOptions;
 use self::node::{count, delay, header, name, no_flag, run_id, span, which};
@@ -444,6 +444,39 @@ mod tests {
                 let parsed = CommandLine::try_parse_from(words.split(' ')).unwrap();
                 assert_eq!(parsed.command.ends_by_itself(), ends_by_itself, "{words}");
             }
+        }
+    }
+
+    #[test]
+    fn a_command_with_two_forms_names_both_when_neither_is_given() {
+        let parse = |line: &str| CommandLine::try_parse_from(line.split(' '));
+        for (line, choice, forms) in [
+            (
+                "punctual topic policy t",
+                "<FILE|--delete>",
+                ["topic policy <TOPIC> <FILE|->", "topic policy <TOPIC> --delete"],
+            ),
+            (
+                "punctual schedule backfill t n",
+                "<--from <TIME>|--last <SPAN>>",
+                ["<NAME> --from <TIME> --to <TIME>", "<NAME> --last <SPAN>"],
+            ),
+        ] {
+            let said = parse(line).err().unwrap().to_string();
+            assert!(said.contains(choice), "{line}: {said}");
+            assert!(forms.iter().all(|form| said.contains(form)), "{line}: {said}");
+        }
+        for (line, is_right) in [
+            ("punctual topic policy t -", true),
+            ("punctual topic policy t --delete", true),
+            ("punctual topic policy t - --delete", false),
+            ("punctual schedule backfill t n --last 3d", true),
+            ("punctual schedule backfill t n --from 1 --to 2", true),
+            ("punctual schedule backfill t n --from 1", false),
+            ("punctual schedule backfill t n --to 2", false),
+            ("punctual schedule backfill t n --last 3d --to 2", false),
+        ] {
+            assert_eq!(parse(line).is_ok(), is_right, "{line}");
         }
     }
 }

@@ -31,6 +31,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A node's default limit on a body.
 const BODY_USUAL: usize = 16 << 20;
 
+/// The end of the error of TLS when the other side answers in plain HTTP.
+const NOT_TLS: &str = "InvalidContentType";
+
 /// The longest answer that is read, in bytes. The largest of a node is a task with its record: a
 /// body of [`BODY_USUAL`] has up to 72 MiB when each of its bytes is escaped in the answer. Lists
 /// have no payloads and no long keys, and a pop has 4 MiB of records, or one record.
@@ -333,8 +336,12 @@ impl NodeCaller {
         let base = &self.shown;
         if error.is_connect() {
             let cause = causes(error);
+            let hint = match cause.ends_with(NOT_TLS) {
+                true => "; the node has no TLS: use http://",
+                false => "",
+            };
             let text = format!(
-                "cannot reach {base}: {cause}\n\
+                "cannot reach {base}: {cause}{hint}\n\
                  nothing was done; check the URL of the node (--url, PUNCTUAL_URL)"
             );
             return Ending::new(Exit::NothingDone, text);
@@ -472,6 +479,9 @@ pub async fn ask(
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
     use super::*;
 
     #[tokio::test]
@@ -481,6 +491,26 @@ mod tests {
         assert_eq!(read.as_deref(), Some("12345"));
         assert_eq!(text_of(answer(b"12345"), 4).await.unwrap(), None);
         assert_eq!(text_of(answer(b"a\xff"), 2).await.unwrap().as_deref(), Some("a\u{fffd}"));
+    }
+
+    #[tokio::test]
+    async fn a_node_without_tls_is_told_from_one_that_is_away() {
+        rustls::crypto::ring::default_provider().install_default().ok();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let plain = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let read = stream.read(&mut [0; 1024]).await.unwrap();
+            assert!(read > 0);
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+            stream
+        };
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        let node = NodeOptions::at(url, Duration::from_secs(30));
+        let call = |caller: &NodeCaller| caller.get(&["livez"], &[]);
+        let (ended, _stream) = tokio::join!(ask(&node, call), plain);
+        let ending = ended.unwrap_err();
+        assert_eq!(ending.exit, Exit::NothingDone, "{}", ending.text);
+        assert!(ending.text.contains("the node has no TLS: use http://"), "{}", ending.text);
     }
 
     #[test]

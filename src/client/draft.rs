@@ -17,6 +17,8 @@ use super::args::SubmitArgs;
 
 /// No node accepts a larger body.
 const FILE_BYTES_MAX: u64 = 1 << 30;
+/// Editors of Windows put it before the text. JSON does not allow it.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 #[derive(Serialize, Default)]
 struct DraftBody<'a> {
@@ -140,7 +142,7 @@ pub async fn body_of(args: &SubmitArgs) -> Result<Vec<u8>, String> {
         }
         None => None,
     };
-    let json = args.payload.payload.as_deref().map(json_of).transpose()?;
+    let json = args.payload.payload.as_deref().map(checked_json).transpose()?;
     let text_of_file = file.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok());
     let draft = DraftBody {
         topic: args.topic.as_deref().filter(|_| !args.replace),
@@ -170,10 +172,19 @@ pub async fn body_of(args: &SubmitArgs) -> Result<Vec<u8>, String> {
     serde_json::to_vec(&draft).map_err(|error| format!("cannot write the task as JSON: {error}"))
 }
 
-fn json_of(text: &str) -> Result<&RawValue, String> {
+fn checked_json(text: &str) -> Result<&RawValue, String> {
     serde_json::from_str(text).map_err(|error| {
         format!("--payload is not JSON: {error}; for plain text, use --payload-text")
     })
+}
+
+/// Reads a file with JSON as [`bytes_of`] does, without a byte order mark.
+pub async fn json_of(path: &Path) -> Result<Vec<u8>, String> {
+    let mut bytes = bytes_of(path).await?;
+    if bytes.starts_with(BYTE_ORDER_MARK) {
+        bytes.drain(..BYTE_ORDER_MARK.len());
+    }
+    Ok(bytes)
 }
 
 /// Reads a file, or standard input for `-`.
@@ -197,4 +208,26 @@ async fn read_all(source: impl AsyncRead + Unpin) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).await?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn json_is_sent_without_a_byte_order_mark_and_other_files_as_they_are() {
+        let name = format!("punctual-draft-{:032x}", rand::random::<u128>());
+        let path = std::env::temp_dir().join(name);
+        for (bytes, json) in [
+            (b"\xef\xbb\xbf{}".as_slice(), b"{}".as_slice()),
+            (b"{}", b"{}"),
+            (b"\xef\xbb", b"\xef\xbb"),
+            (b"", b""),
+        ] {
+            std::fs::write(&path, bytes).unwrap();
+            assert_eq!(json_of(&path).await.unwrap(), json);
+            assert_eq!(bytes_of(&path).await.unwrap(), bytes);
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
 }

@@ -5,6 +5,7 @@
 mod access;
 mod database;
 mod dev;
+mod examples;
 mod outbox;
 mod payload_keys;
 
@@ -78,13 +79,13 @@ pub(super) enum CommandArgs {
     ///
     /// Start any number of nodes with the same database, Kafka and etcd. On SIGTERM, a node drains:
     /// it stops claiming, publishes and settles the tasks in flight, and leaves the cluster.
-    #[command(after_long_help = SERVE_EXAMPLES)]
+    #[command(after_long_help = examples::SERVE)]
     Serve(Box<Serve>),
     /// Brings the database's schema up to date, and stores the settings that all nodes share.
     ///
     /// Can be repeated at any time. Settings that are not given keep their stored values; the first
     /// migration stores their defaults. Nodes use changed settings from their next start on.
-    #[command(after_long_help = MIGRATE_EXAMPLES)]
+    #[command(after_long_help = examples::MIGRATE)]
     Migrate(Migrate),
     /// Starts a node, migrates its database, or checks that it could start.
     #[command(subcommand)]
@@ -103,10 +104,10 @@ pub(super) enum CommandArgs {
     /// Measures a running cluster: submits tasks over REST and reads their records from the topic.
     Bench(Box<BenchWords>),
     /// Generates shell completions.
-    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    #[command(after_help = examples::COMPLETIONS)]
     Completions(Completions),
     /// Generates the manual page of the program, or of one command.
-    #[command(after_help = MAN_EXAMPLES)]
+    #[command(after_help = examples::MAN)]
     Man(Man),
 }
 
@@ -114,56 +115,19 @@ pub(super) enum CommandArgs {
 #[derive(Subcommand, Debug)]
 pub(super) enum ServerCommand {
     /// Runs a node, as `punctual serve`.
-    #[command(after_long_help = START_EXAMPLES)]
+    #[command(after_long_help = examples::START)]
     Start(Box<Serve>),
     /// Brings the database's schema up to date, as `punctual migrate`.
-    #[command(after_long_help = "Examples:\n  punctual server migrate --database-url-file url")]
+    #[command(after_long_help = examples::SERVER_MIGRATE)]
     Migrate(Migrate),
     /// Checks the settings of a node, and asks its servers, without starting it.
     ///
     /// Takes the flags and variables of `serve`. Prints a line for the settings and for each
     /// server, within ten seconds. Changes nothing: --auto-migrate is ignored, and a schema that is
     /// too old is told.
-    #[command(after_long_help = CHECK_EXAMPLES)]
+    #[command(after_long_help = examples::CHECK)]
     Check(Box<Serve>),
 }
-
-const START_EXAMPLES: &str = "\
-Examples:
-  punctual server start --database-url-file /run/secrets/database-url --kafka kafka-1:9092";
-
-const CHECK_EXAMPLES: &str = "\
-Examples:
-  punctual server check --database-url-file /run/secrets/database-url \\
-    --kafka kafka-1:9092 --etcd etcd-1:2379
-
-Exit codes: 0 a node could start, 1 a server is away or not as it must be, 2 wrong settings.";
-
-const SERVE_EXAMPLES: &str = "\
-Examples:
-  punctual serve --database-url postgres://punctual@localhost/punctual \\
-    --kafka localhost:9092 --auto-migrate
-  punctual serve --database-url-file /run/secrets/database-url \\
-    --kafka kafka-1:9092 --etcd etcd-1:2379,etcd-2:2379 \\
-    --listen 0.0.0.0:7070 --auth-file /etc/punctual/auth.toml \\
-    --tls-certificate-file tls.crt --tls-key-file tls.key";
-
-const MIGRATE_EXAMPLES: &str = "\
-Examples:
-  punctual migrate --database-url 'postgres://punctual@db/punctual?sslmode=verify-full'
-  punctual migrate --database-url-file /run/secrets/database-url --window 500ms";
-
-const COMPLETIONS_EXAMPLES: &str = "\
-Examples:
-  source <(punctual completions bash)
-  punctual completions zsh > ~/.zfunc/_punctual
-  punctual completions fish > ~/.config/fish/completions/punctual.fish";
-
-const MAN_EXAMPLES: &str = "\
-Examples:
-  punctual man serve | man --local-file -
-  punctual man token new | man --local-file -
-  punctual man > /usr/local/share/man/man1/punctual.1";
 
 #[derive(Args, Debug)]
 pub(super) struct BenchWords {

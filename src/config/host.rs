@@ -11,12 +11,25 @@ use super::secret::Secret;
 /// The machine, as far as settings depend on it.
 pub(super) struct Host<'a> {
     pub name: String,
+    /// The names of the variables of the environment.
+    pub variables: Vec<String>,
     pub read_file: &'a dyn Fn(&Path) -> io::Result<String>,
 }
 
 /// An error that the reader has already recorded as a problem.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told;
+
+/// A secret as it was given: itself, or a file that holds it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GivenSecret<'a> {
+    /// The flag of the secret, and the flag of the file.
+    pub flags: [&'static str; 2],
+    pub secret: Option<&'a Secret>,
+    pub path: Option<&'a Path>,
+    /// True when each flag has a variable.
+    pub have_variables: bool,
+}
 
 impl fmt::Debug for Host<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -31,7 +44,9 @@ impl Host<'_> {
         // sets it.
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let name = if name.trim().is_empty() { "node".to_owned() } else { name.trim().to_owned() };
-        Host { name, read_file: &|path| std::fs::read_to_string(path) }
+        let variables = std::env::vars_os().filter_map(|(name, _value)| name.into_string().ok());
+        let variables = variables.collect();
+        Host { name, variables, read_file: &|path| std::fs::read_to_string(path) }
     }
 
     /// Returns the text of a file, without the line break at its end.
@@ -56,13 +71,23 @@ impl Host<'_> {
     /// Returns a secret from its flag or its variable, or from the file named by the second flag.
     pub fn secret(
         &self,
-        [flag, file_flag]: [&'static str; 2],
-        given: Option<&Secret>,
+        flags: [&'static str; 2],
+        secret: Option<&Secret>,
         path: Option<&Path>,
         reader: &mut SettingsReader,
     ) -> Result<Option<Secret>, Told> {
-        let given = given.filter(|secret| !secret.expose().trim().is_empty());
-        match (given, path.filter(|path| !path.as_os_str().is_empty())) {
+        self.given(GivenSecret { flags, secret, path, have_variables: true }, reader)
+    }
+
+    /// As [`Self::secret`], also for flags without variables.
+    pub fn given(
+        &self,
+        given: GivenSecret<'_>,
+        reader: &mut SettingsReader,
+    ) -> Result<Option<Secret>, Told> {
+        let GivenSecret { flags: [flag, file_flag], secret, path, have_variables } = given;
+        let secret = secret.filter(|secret| !secret.expose().trim().is_empty());
+        match (secret, path.filter(|path| !path.as_os_str().is_empty())) {
             (None, None) => Ok(None),
             (Some(secret), None) => Ok(Some(Secret::from(secret.expose().trim()))),
             (None, Some(path)) => {
@@ -74,8 +99,10 @@ impl Host<'_> {
                 Ok(Some(secret))
             }
             (Some(_), Some(_)) => {
-                let ways =
-                    [flag, file_flag].map(|flag| format!("as {flag} (or {})", variable_of(flag)));
+                let ways = [flag, file_flag].map(|flag| match have_variables {
+                    true => format!("as {flag} (or {})", variable_of(flag)),
+                    false => format!("as {flag}"),
+                });
                 reader.problem(flag, format!("given twice: {}; leave one out", ways.join(" and ")));
                 Err(Told)
             }
@@ -86,25 +113,32 @@ impl Host<'_> {
     pub fn database_url(&self, args: &args::Database, reader: &mut SettingsReader) -> Secret {
         const FLAG: &str = "--database-url";
         let (given, path) = (args.database_url.as_ref(), args.database_url_file.as_deref());
-        match self.secret([FLAG, "--database-url-file"], given, path, reader) {
-            Err(Told) => {}
-            Ok(None) => reader.problem(
-                FLAG,
-                "required: postgres://user:password@host:port/database (or PUNCTUAL_DATABASE_URL, \
-                 or a file)",
-            ),
-            Ok(Some(url))
-                if ["postgres://", "postgresql://"]
-                    .iter()
-                    .any(|scheme| url.expose().starts_with(scheme)) =>
-            {
-                return url;
-            }
-            Ok(Some(_)) => reader
-                .problem(FLAG, "not a URL of the form postgres://user:password@host:port/database"),
-        }
-        Secret::from("")
+        let found = self.secret([FLAG, "--database-url-file"], given, path, reader);
+        let required = "required: postgres://user:password@host:port/database (or \
+                        PUNCTUAL_DATABASE_URL, or a file)";
+        postgres_url(FLAG, found, required, reader)
     }
+}
+
+/// Checks the URL of a database, whose flag is `flag`. A missing URL is the problem `required`.
+pub(super) fn postgres_url(
+    flag: &'static str,
+    found: Result<Option<Secret>, Told>,
+    required: &str,
+    reader: &mut SettingsReader,
+) -> Secret {
+    let is_right = |url: &Secret| {
+        let schemes = ["postgres://", "postgresql://"];
+        schemes.iter().any(|scheme| url.expose().starts_with(scheme))
+    };
+    match found {
+        Ok(Some(url)) if is_right(&url) => return url,
+        Ok(Some(_)) => reader
+            .problem(flag, "not a URL of the form postgres://user:password@host:port/database"),
+        Ok(None) => reader.problem(flag, required),
+        Err(Told) => {}
+    }
+    Secret::from("")
 }
 
 /// Returns the variable of a flag, such as PUNCTUAL_DATABASE_URL for `--database-url`.

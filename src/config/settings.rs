@@ -4,6 +4,7 @@ pub(super) mod callbacks;
 pub(super) mod dev;
 pub(super) mod exposed_secrets;
 pub(super) mod intake;
+pub(super) mod misspelt_variables;
 pub(super) mod outbox;
 pub(super) mod payload_keys;
 pub(super) mod traces;
@@ -28,8 +29,9 @@ use crate::access::pattern::Pattern;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     pub database_url: Secret,
-    /// Warnings about secrets that were given as flags, one line each.
-    pub exposed_secrets: Vec<String>,
+    /// Warnings about how settings were given, one line each: secrets as flags, and misspelt
+    /// variables.
+    pub warnings_of_words: Vec<String>,
     /// The files that hold credentials for the servers.
     pub credential_files: Vec<PathBuf>,
     /// True when a connection to Postgres may be readable by others.
@@ -126,7 +128,7 @@ pub struct NodeLimits {
 impl Settings {
     /// Returns warnings, one line each, about settings that are allowed but risky.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.exposed_secrets.clone();
+        let mut warnings = self.warnings_of_words.clone();
         let is_open = |endpoint: &String| !endpoint.starts_with("https://");
         if self
             .etcd
@@ -180,8 +182,8 @@ const IDLE_TIMEOUT: FlagRange = limits("--idle-timeout", "1s", "1h");
 const REQUEST_TIMEOUT: FlagRange = limits("--request-timeout", "1s", "10m");
 const ANSWER_TIMEOUT: FlagRange = limits("--answer-timeout", "1s", "10m");
 
-/// Parses `args` on `host`. Returns the settings, or all problems. Leaves `exposed_secrets` empty:
-/// only the caller knows which settings were flags.
+/// Parses `args` on `host`. Returns the settings, or all problems. Leaves `warnings_of_words`
+/// empty: only the caller knows which settings were flags.
 pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<SettingProblem>> {
     let mut reader = SettingsReader::default();
     let listen = listen(&args.node.listen, &mut reader);
@@ -201,7 +203,7 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
         advertise(args.node.advertise.as_deref(), (listen, tls.is_some()), &node_name, &mut reader);
     let settings = Settings {
         database_url: host.database_url(&args.database, &mut reader),
-        exposed_secrets: Vec::new(),
+        warnings_of_words: Vec::new(),
         credential_files: credential_files(args),
         postgres_plaintext: postgres_plaintext(&args.database, &mut reader),
         auto_migrate: reader.truth("--auto-migrate", &args.schema.auto_migrate),

@@ -43,7 +43,7 @@ pub(super) fn deaf() -> clap::Command {
 
 fn invoke(words: &[&str]) -> Result<Command, CommandRefusal> {
     let words = std::iter::once("punctual").chain(words.iter().copied()).map(OsString::from);
-    let host = Host { name: "host-1".to_owned(), read_file: &files };
+    let host = Host { name: "host-1".to_owned(), variables: Vec::new(), read_file: &files };
     interpret(deaf(), words, &host, |_| Vec::new()).map(|invocation| invocation.command)
 }
 
@@ -200,7 +200,7 @@ fn a_wrong_log_setting_is_reported_together_with_the_others() {
 #[test]
 fn what_the_modules_say_of_their_settings_is_a_problem_too() {
     let words = ["punctual", "serve"].iter().chain(&ENOUGH).map(OsString::from);
-    let host = Host { name: "host-1".to_owned(), read_file: &files };
+    let host = Host { name: "host-1".to_owned(), variables: Vec::new(), read_file: &files };
     let problem = SettingProblem { flag: "--kafka-property", text: "unknown".to_owned() };
     let Err(CommandRefusal::Problems(problems)) =
         interpret(deaf(), words, &host, |_| vec![problem.clone()])

@@ -5,10 +5,13 @@
 //! goes out at the due time, in order, with a receipt as proof, and a month takes as long as its
 //! tasks.
 
+use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::broker::Broker;
 use crate::api::dev_port::{ClockChange, ClockRequest, ClockState, PublishedRequest, Unpublished};
@@ -35,6 +38,8 @@ const STUCK_MAX: Duration = Duration::from_secs(10);
 const AHEAD: Duration = Duration::from_secs(3600);
 /// The clock may go on by this much without further partitions.
 const COVERED: Duration = Duration::from_secs(1800);
+/// The most requests that wait for the end of a change.
+const WAITING_MAX: usize = 64;
 
 /// The clock, and the parts of the node that follow.
 #[derive(Debug)]
@@ -63,6 +68,56 @@ enum ClockError {
     NoRuns { due_at: Timestamp },
     #[error("the partitions for {0} are not there")]
     NoPartitions(Timestamp),
+    #[error("a reset of the clock has ended the advance")]
+    Ended,
+}
+
+/// The requests for the clock. A reset waits for no advance: it ends the one that runs, and those
+/// that wait.
+#[derive(Debug)]
+struct ClockQueue {
+    requests: mpsc::Receiver<ClockRequest>,
+    /// Requests that came during a change.
+    waiting: VecDeque<ClockRequest>,
+}
+
+impl ClockQueue {
+    /// Returns the next request, or `None` when no more can come.
+    async fn next(&mut self) -> Option<ClockRequest> {
+        match self.waiting.pop_front() {
+            Some(request) => Some(request),
+            None => self.requests.recv().await,
+        }
+    }
+
+    /// Waits for the end of `change`, and takes in requests meanwhile.
+    async fn during<T>(&mut self, change: impl Future<Output = T>, reset: &CancellationToken) -> T {
+        let mut change = pin!(change);
+        loop {
+            tokio::select! {
+                changed = &mut change => return changed,
+                Some(request) = self.requests.recv(), if self.waiting.len() < WAITING_MAX => {
+                    self.take_in(request, reset);
+                }
+            }
+        }
+    }
+
+    /// Takes in a request that came during a change. A reset cancels `reset`, and has the advances
+    /// before it refused.
+    fn take_in(&mut self, request: ClockRequest, reset: &CancellationToken) {
+        if request.change == ClockChange::Reset {
+            reset.cancel();
+            let (resets, advances): (VecDeque<_>, VecDeque<_>) =
+                self.waiting.drain(..).partition(|waiting| waiting.change == ClockChange::Reset);
+            self.waiting = resets;
+            for ClockRequest { answer, .. } in advances {
+                // A caller that has gone away needs no answer.
+                answer.send(Err(ClockError::Ended.to_string())).ok();
+            }
+        }
+        self.waiting.push_back(request);
+    }
 }
 
 impl DevTime {
@@ -70,19 +125,21 @@ impl DevTime {
         Self { database, cluster, handles, ahead: Duration::ZERO, made_for: None }
     }
 
-    /// Answers requests, one after the other, until `tasks` stop.
+    /// Answers requests, one after the other, until `tasks` stop. A reset ends an advance.
     pub async fn run(
         mut self,
-        mut requests: mpsc::Receiver<ClockRequest>,
+        requests: mpsc::Receiver<ClockRequest>,
         tasks: Tasks,
     ) -> Result<(), TaskFailure> {
+        let mut queue = ClockQueue { requests, waiting: VecDeque::new() };
         loop {
             let request = tokio::select! {
-                request = requests.recv() => request,
+                request = queue.next() => request,
                 () = tasks.draining.cancelled() => return Ok(()),
             };
             let Some(ClockRequest { change, answer }) = request else { return Ok(()) };
-            let changing = Box::pin(self.change(change));
+            let reset = CancellationToken::new();
+            let changing = queue.during(Box::pin(self.change(change, &reset)), &reset);
             let Some(changed) = tasks.draining.run_until_cancelled(changing).await else {
                 return Ok(());
             };
@@ -91,21 +148,33 @@ impl DevTime {
         }
     }
 
-    async fn change(&mut self, change: ClockChange) -> Result<ClockState, ClockError> {
+    async fn change(
+        &mut self,
+        change: ClockChange,
+        reset: &CancellationToken,
+    ) -> Result<ClockState, ClockError> {
         match change {
-            ClockChange::Advance(span) => self.advance(span).await?,
+            ClockChange::Advance(span) => self.advance(span, reset).await?,
             ClockChange::Reset => self.reset().await?,
         }
         let now = self.read_clock().await?.now;
         Ok(ClockState { now, ahead: self.ahead })
     }
 
-    /// Lets `span` pass.
-    async fn advance(&mut self, span: Duration) -> Result<(), ClockError> {
+    /// Lets `span` pass, or the part of it before a `reset`. The advance ends between two steps of
+    /// the clock: the statements of a step that is broken off could take effect after the reset.
+    async fn advance(
+        &mut self,
+        span: Duration,
+        reset: &CancellationToken,
+    ) -> Result<(), ClockError> {
         let end = self.read_clock().await?.now.plus(span);
         let (mut stands_since, mut called_at) = (clock::monotonic(), None);
         let mut stood_at = None;
         loop {
+            if reset.is_cancelled() {
+                return Err(ClockError::Ended);
+            }
             let Outlook { now, next_due_at, unsettled_due_at, runs_due_at, .. } =
                 self.read_clock().await?;
             let due_at = [next_due_at, unsettled_due_at, runs_due_at].into_iter().flatten().min();
@@ -221,5 +290,73 @@ pub async fn show_published(
         };
         // A caller that has gone away needs no answer.
         answer.send(found).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    const DAY: ClockChange = ClockChange::Advance(Duration::from_secs(86_400));
+    const HOUR: ClockChange = ClockChange::Advance(Duration::from_secs(3_600));
+
+    fn request(
+        change: ClockChange,
+    ) -> (ClockRequest, oneshot::Receiver<Result<ClockState, String>>) {
+        let (answer, answered) = oneshot::channel();
+        (ClockRequest { change, answer }, answered)
+    }
+
+    #[tokio::test]
+    async fn a_reset_ends_the_advance_that_runs_and_those_before_it() {
+        let (sender, requests) = mpsc::channel(3);
+        let mut queue = ClockQueue { requests, waiting: VecDeque::new() };
+        let (before, answered) = request(DAY);
+        let (after, _answered_later) = request(HOUR);
+        for request in [before, request(ClockChange::Reset).0, after] {
+            sender.send(request).await.unwrap();
+        }
+        // An advance ends when it sees the reset.
+        let reset = CancellationToken::new();
+        queue.during(reset.cancelled(), &reset).await;
+        let said = answered.await.unwrap().unwrap_err();
+        assert_eq!(said, "a reset of the clock has ended the advance");
+        assert_eq!(queue.next().await.unwrap().change, ClockChange::Reset);
+        assert_eq!(queue.next().await.unwrap().change, HOUR);
+        drop(sender);
+        assert!(queue.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_change_goes_on_while_advances_wait_and_when_no_more_can_come() {
+        let (sender, requests) = mpsc::channel(3);
+        let mut queue = ClockQueue { requests, waiting: VecDeque::new() };
+        sender.send(request(DAY).0).await.unwrap();
+        sender.send(request(HOUR).0).await.unwrap();
+        let reset = CancellationToken::new();
+        let changing = async {
+            drop(sender);
+            tokio::task::yield_now().await;
+            "done"
+        };
+        assert_eq!(queue.during(changing, &reset).await, "done");
+        assert!(!reset.is_cancelled());
+        assert_eq!(queue.next().await.unwrap().change, DAY);
+        assert_eq!(queue.next().await.unwrap().change, HOUR);
+        assert!(queue.next().await.is_none());
+    }
+
+    #[test]
+    fn a_second_reset_leaves_the_first_one_in_its_place() {
+        let (_sender, requests) = mpsc::channel(1);
+        let mut queue = ClockQueue { requests, waiting: VecDeque::new() };
+        let reset = CancellationToken::new();
+        for change in [ClockChange::Reset, DAY, ClockChange::Reset, HOUR] {
+            queue.take_in(request(change).0, &reset);
+        }
+        let left: Vec<ClockChange> = queue.waiting.iter().map(|request| request.change).collect();
+        assert_eq!(left, [ClockChange::Reset, ClockChange::Reset, HOUR]);
     }
 }

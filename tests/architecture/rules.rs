@@ -227,6 +227,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("slab", &["node::in_flight"]),
     ("snap", &["kafka::compression"]),
     ("sqlx", &["postgres"]),
+    ("strsim", &["config"]),
     ("subtle", &["access::credential::token"]),
     ("tokio_rustls", &["api::server::tls", "bench::load"]),
     ("toml", &["access::document", "client::access::profile", "sealing::key_file"]),

@@ -452,3 +452,24 @@ async fn exit_codes_say_what_a_script_should_do_next() {
     let output = program(&["man", "none"]).output().await.unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }
+
+#[tokio::test]
+async fn a_pipe_that_is_closed_early_is_no_error_of_a_text_for_people() {
+    for (words, code) in [
+        (&["--help"][..], 0),
+        (&["serve", "--help"], 0),
+        (&["completions", "bash"], 0),
+        (&["man", "serve"], 0),
+        // A token that nobody has read is lost.
+        (&["token", "new", "--principal", "p"], 1),
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let child = program(words).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        let output = tokio::time::timeout(DEADLINE, child.wait_with_output())
+            .await
+            .expect("the command ends")
+            .unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
+    }
+}

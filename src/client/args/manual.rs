@@ -123,46 +123,51 @@ Exit codes:
   130  interrupted; with FILE: the message says how to resume";
 
 pub const SUBMIT_EXAMPLES: &str = r#"Examples:
-  punctual submit --topic orders --delay 30m --payload '{"order": 17}' --key 17
+  punctual submit --topic orders --delay 30m --payload '{"order":17}' --key 17
   punctual submit --topic orders --due-at 2030-01-31T09:30:00+01:00 \
     --payload-text hello --name order-17
-  punctual submit --topic orders --name order-17 --delay 2h --payload-text later --replace
-  punctual submit --topic orders --name order-17 --delay 2h --payload-text first \
-    --replace --if-absent
-  punctual submit --topic orders --name cart-17 --delay 10m --payload-text idle \
-    --replace --when later --not-after 2030-01-31T10:30:00Z
+  punctual submit --topic orders --name order-17 --delay 2h \
+    --payload-text later --replace
+  punctual submit --topic orders --name order-17 --delay 2h \
+    --payload-text first --replace --if-absent
+  punctual submit --topic orders --name cart-17 --delay 10m \
+    --payload-text idle --replace \
+    --when later --not-after 2030-01-31T10:30:00Z
   punctual submit --topic orders --delay 1d --tombstone --key 17
-  punctual submit --topic orders --delay 30m --payload '{"cancel": 17}' --name order-17 \
-    --ttr 30s --attempts-max 5 --backoff-min 10s
+  punctual submit --topic orders --delay 30m --payload '{"cancel":17}' \
+    --name order-17 --ttr 30s --attempts-max 5 --backoff-min 10s
 
   Many at once: a file with one task per line, as for POST /v1/tasks.
   {"topic":"orders","delay":"30m","payload":{"order":17}}
-  {"topic":"orders","due_at":"2030-01-31T09:30:00Z","payload_text":"hello","name":"order-18"}
+  {"topic":"orders","delay":"1d","payload_text":"hello","name":"order-18"}
 
   punctual submit tasks.jsonl
-  punctual submit tasks.jsonl --run-id import-2030-01    # resumes; stored lines are not repeated
+  punctual submit tasks.jsonl --run-id import-2030-01  # resumes this run
   generate | punctual submit - --topic orders --json > results.jsonl"#;
 
 pub const SHOW_EXAMPLES: &str = "\
 Examples:
   punctual show 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
   punctual show --topic orders --name order-17
-  punctual show --topic orders --name order-17 --json | jq -r .receipt.offset";
+  punctual show --topic orders --name order-17 --json | jq .receipt.offset";
 
 pub const MOVE_EXAMPLES: &str = "\
 Examples:
   punctual move 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f --delay 2h
-  punctual move 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f --due-at 2030-01-31T09:30:00+01:00
+  punctual move 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f \\
+    --due-at 2030-01-31T09:30:00+01:00
   punctual move --topic orders --name order-17 --delay 2h
-  punctual move --topic orders --due-from 2030-01-31T09:00:00Z --due-to 2030-01-31T10:00:00Z \\
-    --by 1h --dry-run
-  punctual move --topic orders --due-to 2030-01-31T00:00:00Z --to 2030-01-31T08:00:00Z --yes";
+  punctual move --topic orders --by 1h --dry-run \\
+    --due-from 2030-01-31T09:00:00Z --due-to 2030-01-31T10:00:00Z
+  punctual move --topic orders --due-to 2030-01-31T00:00:00Z \\
+    --to 2030-01-31T08:00:00Z --yes";
 
 pub const CANCEL_EXAMPLES: &str = "\
 Examples:
   punctual cancel 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
   punctual cancel --topic orders --name order-17
-  punctual cancel --topic orders --name order-17 --if-match 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
+  punctual cancel --topic orders --name order-17 \\
+    --if-match 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
   punctual cancel --topic orders --due-to 2030-02-01T00:00:00Z --dry-run
   punctual cancel --topic orders --name-prefix order-17/ --dry-run
   punctual cancel --topic orders --yes
@@ -177,14 +182,17 @@ Examples:
 pub const POP_EXAMPLES: &str = "\
 Examples:
   punctual pop --topic orders --group mailer --max 10 | jq -r .id
-  punctual pop --topic orders --group mailer --exec 'mail -s reminder shop@example.org'
+  punctual pop --topic orders --group mailer \\
+    --exec 'mail -s reminder shop@example.org'
   punctual pop --topic orders --group mailer --max 8 --exec ./handle";
 
 pub const FAIL_EXAMPLES: &str = "\
 Examples:
   punctual fail 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f --attempt 1
-  punctual fail --topic orders --name order-17 --attempt 1 --retry-in 10m --reason 'no answer'
-  punctual fail --topic orders --name order-17 --attempt 2 --final --reason 'no such order'";
+  punctual fail --topic orders --name order-17 --attempt 1 \\
+    --retry-in 10m --reason 'no answer'
+  punctual fail --topic orders --name order-17 --attempt 2 \\
+    --final --reason 'no such order'";
 
 pub const EXTEND_EXAMPLES: &str = "\
 Examples:
@@ -211,6 +219,16 @@ Examples:
   punctual dead drop 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
   punctual dead drop --topic orders --due-to 2030-01-31T00:00:00Z --yes";
 
+pub const BACKFILL_USAGE: &str = "\
+punctual schedule backfill <TOPIC> <NAME> --from <TIME> --to <TIME>
+           [--dry-run] [OPTIONS]
+       punctual schedule backfill <TOPIC> <NAME> --last <SPAN>
+           [--dry-run] [OPTIONS]";
+
+pub const TOPIC_POLICY_USAGE: &str = "\
+punctual topic policy <TOPIC> <FILE|-> [OPTIONS]
+       punctual topic policy <TOPIC> --delete [OPTIONS]";
+
 pub const SCHEDULE_EXIT_CODES: &str = "\
 Exit codes:
   0  done
@@ -222,14 +240,16 @@ Exit codes:
 
 pub const SCHEDULE_EXAMPLES: &str = r#"Examples:
   punctual schedule set orders nightly nightly.json
-  echo '{"every":"15m","payload":"poll"}' | punctual schedule set orders poll - --dry-run
+  echo '{"every":"15m","payload":"poll"}' \
+    | punctual schedule set orders poll - --dry-run
   punctual schedule list orders
   punctual schedule show orders nightly
   punctual schedule next orders nightly --count 5
   punctual schedule pause orders nightly
   punctual schedule resume orders nightly
   punctual schedule trigger orders nightly
-  punctual schedule backfill orders nightly --from 2026-11-20T00:00:00Z --to 2026-11-22T00:00:00Z
+  punctual schedule backfill orders nightly \
+    --from 2026-11-20T00:00:00Z --to 2026-11-22T00:00:00Z
   punctual schedule backfill orders nightly --last 3d --dry-run
   punctual schedule apply -f schedules.yaml --prune --dry-run
   punctual schedule delete orders nightly"#;
@@ -241,7 +261,8 @@ Exit codes:
 
 pub const PROFILE_EXAMPLES: &str = r#"Examples:
   mkdir -p ~/.config/punctual
-  printf '[profiles.prod]\nurl = "https://node-1:7070"\n' >> ~/.config/punctual/config.toml
+  printf '[profiles.prod]\nurl = "https://node-1:7070"\n' \
+    >> ~/.config/punctual/config.toml
   punctual profile list
   punctual profile use prod
   punctual cluster status --profile prod"#;
@@ -253,7 +274,7 @@ Examples:
   punctual cluster status
   punctual cluster status --watch
   punctual cluster nodes --watch=10s --url http://node-2:7070
-  punctual cluster nodes -o json | jq -r '.nodes[] | [.name, .standing] | @tsv'
+  punctual cluster nodes -o json | jq -r '.nodes[] | [.name,.standing] | @tsv'
   punctual cluster topics";
 
 pub const TOPIC_EXIT_CODES: &str = "\
@@ -270,9 +291,11 @@ pub const TOPIC_EXAMPLES: &str = r#"Examples:
   punctual topic show orders
   punctual topic pause orders --reason 'the consumer fails on each record'
   punctual topic resume orders
-  echo '{"ttr":"30s","delay_max":"90d","expire_after":"1h","pending_max":5000000}' | punctual topic policy orders -
+  echo '{"ttr":"30s","delay_max":"90d","pending_max":5000000}' \
+    | punctual topic policy orders -
   punctual topic policy orders --delete
-  echo '{"url":"https://jobs.example.com/a"}' | punctual topic callback orders -
+  echo '{"url":"https://jobs.example.com/a"}' \
+    | punctual topic callback orders -
   punctual topic callback orders"#;
 
 /// Returns the examples, followed by the exit codes.

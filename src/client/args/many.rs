@@ -18,6 +18,13 @@ pub struct RangeArgs {
     pub due_to: Option<String>,
 }
 
+impl RangeArgs {
+    /// Returns true if the range has a limit.
+    fn is_limited(&self) -> bool {
+        self.due_from.is_some() || self.due_to.is_some()
+    }
+}
+
 /// A choice among the tasks of --topic: at most one of these.
 #[derive(Args, Clone, Debug, Default)]
 #[group(id = "choice", multiple = false)]
@@ -60,10 +67,25 @@ pub struct ChoiceArgs {
 }
 
 impl ChoiceArgs {
+    /// Returns true if not all tasks are meant.
+    fn is_given(&self) -> bool {
+        !self.ids.is_empty()
+            || !self.names.is_empty()
+            || [&self.name_prefix, &self.key, &self.key_base64].into_iter().any(Option::is_some)
+    }
+
     /// Returns the ids as text.
     pub fn id_texts(&self) -> Vec<String> {
         self.ids.iter().map(ToString::to_string).collect()
     }
+}
+
+/// Names the tasks of a bulk change for the question before it, such as "the chosen tasks of orders
+/// in this range". `what` says which tasks they are without a choice.
+pub fn named(what: &str, choice: Option<&ChoiceArgs>, range: &RangeArgs) -> String {
+    let which = if choice.is_some_and(ChoiceArgs::is_given) { "the chosen" } else { "all" };
+    let within = if range.is_limited() { " in this range" } else { "" };
+    format!("{which} {what}{within}")
 }
 
 /// The part of a list to show.

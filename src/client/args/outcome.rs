@@ -84,7 +84,7 @@ pub struct PopArgs {
     /// environment. The task is finished when the command ends with 0, and its attempt fails when
     /// it ends otherwise. A command that takes longer than the time to run is killed with its
     /// children.
-    #[arg(long, value_name = "COMMAND", value_parser = no_flag)]
+    #[arg(long, value_name = "COMMAND", value_parser = shell_command)]
     pub exec: Option<String>,
     #[command(flatten)]
     pub node: NodeOptions,
@@ -188,4 +188,39 @@ pub struct TrackingArgs {
     /// good. [default: none]
     #[arg(long, value_name = "TOPIC", requires = "ttr", conflicts_with = "file")]
     pub dead_topic: Option<String>,
+}
+
+/// Refuses a blank command: a shell would end it with 0, and each task would be finished without
+/// any work.
+fn shell_command(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("the command is empty, and would finish each task without any work".to_owned());
+    }
+    no_flag(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser, Debug)]
+    enum CommandLine {
+        Pop(PopArgs),
+    }
+
+    #[test]
+    fn a_blank_command_is_refused_before_a_task_is_taken() {
+        let parse = |command: &str| {
+            let words = ["punctual", "pop", "--topic", "t", "--group", "g", "--exec", command];
+            CommandLine::try_parse_from(words)
+        };
+        for blank in ["", " ", "\t\n"] {
+            let error = parse(blank).unwrap_err();
+            assert!(error.to_string().contains("without any work"), "{blank:?}: {error}");
+        }
+        let CommandLine::Pop(args) = parse("./handle").unwrap();
+        assert_eq!(args.exec.as_deref(), Some("./handle"));
+    }
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::manual::{SCHEDULE_EXAMPLES, SCHEDULE_EXIT_CODES, with_codes};
-use super::node::{NodeOptions, count, name};
+use super::manual::{BACKFILL_USAGE, SCHEDULE_EXAMPLES, SCHEDULE_EXIT_CODES, with_codes};
+use super::node::{NodeOptions, count, name, which};
 
 #[derive(Args, Clone, Debug)]
 #[command(
@@ -93,6 +93,8 @@ pub struct ScheduleSet {
 
 #[derive(Args, Clone, Debug)]
 #[command(
+    override_usage = BACKFILL_USAGE,
+    group = which(&["from", "last"]),
     after_help = SCHEDULE_EXIT_CODES,
     after_long_help = with_codes(SCHEDULE_EXAMPLES, SCHEDULE_EXIT_CODES)
 )]
@@ -100,7 +102,7 @@ pub struct ScheduleBackfill {
     #[command(flatten)]
     pub place: SchedulePlace,
     /// The beginning of the range, at most seven days ago, such as 2026-11-20T00:00:00Z.
-    #[arg(long, value_name = "TIME", requires = "to", required_unless_present = "last")]
+    #[arg(long, value_name = "TIME", requires = "to")]
     pub from: Option<String>,
     /// The end of the range, exclusive.
     #[arg(long, value_name = "TIME", requires = "from")]

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::manual::{TOPIC_EXAMPLES, TOPIC_EXIT_CODES, with_codes};
-use super::node::{NodeOptions, count};
+use super::manual::{TOPIC_EXAMPLES, TOPIC_EXIT_CODES, TOPIC_POLICY_USAGE, with_codes};
+use super::node::{NodeOptions, count, which};
 
 #[derive(Args, Clone, Debug)]
 #[command(
@@ -67,6 +67,8 @@ pub struct TopicOne {
 
 #[derive(Args, Clone, Debug)]
 #[command(
+    override_usage = TOPIC_POLICY_USAGE,
+    group = which(&["file", "delete"]),
     after_help = TOPIC_EXIT_CODES,
     after_long_help = with_codes(TOPIC_EXAMPLES, TOPIC_EXIT_CODES)
 )]
@@ -75,7 +77,7 @@ pub struct TopicPolicyArgs {
     #[arg(value_name = "TOPIC")]
     pub topic: String,
     /// A file with the policy in JSON, as for PUT /v1/topics/{topic}/policy; - is standard input.
-    #[arg(value_name = "FILE", required_unless_present = "delete")]
+    #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Takes the policy away.
     #[arg(long, conflicts_with = "file")]

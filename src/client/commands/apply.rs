@@ -35,6 +35,9 @@ const ANSWERED: [&str; 10] = [
 ];
 /// The largest page of a list.
 const PAGE: &str = "1000";
+/// 2^53. From here on, a float may be another number than the one in the file. Whole numbers of 64
+/// bits are no floats.
+const FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// A file of schedules.
 #[derive(Deserialize)]
@@ -114,11 +117,17 @@ pub async fn run(args: &ScheduleApply) -> Result<String, ListFailure> {
     Ok(shown(&steps, unchanged, args.dry_run))
 }
 
-/// Reads a file in YAML. JSON is YAML, too.
+/// Reads a file in YAML. JSON is YAML, too. Plain text stays text, unless it is a number or a
+/// boolean of YAML 1.2: `00123456`, `1_000` and `no` are texts.
 fn read(bytes: &[u8]) -> Result<Wanted, String> {
     let text =
         std::str::from_utf8(bytes).map_err(|error| format!("the file is not UTF-8: {error}"))?;
-    let listed: Listed = serde_saphyr::from_str(text)
+    let options = serde_saphyr::options! {
+        leading_zero_numbers_as_strings: true,
+        underscored_numbers_as_strings: true,
+        strict_booleans: true,
+    };
+    let listed: Listed = serde_saphyr::from_str_with_options(text, options)
         .map_err(|error| format!("the file is not a list of schedules: {error}"))?;
     let mut wanted =
         Wanted { topics: listed.topics.into_iter().collect(), schedules: BTreeMap::new() };
@@ -130,11 +139,38 @@ fn read(bytes: &[u8]) -> Result<Wanted, String> {
         let place = (take("topic")?, take("name")?);
         wanted.topics.insert(place.0.clone());
         let label = format!("{}/{}", place.0, place.1);
+        let rounded = members.iter().find_map(|(name, value)| {
+            rounded_number(value).map(|rest| format!("{label}: {name}{rest}"))
+        });
+        if let Some(path) = rounded {
+            return Err(format!(
+                "{path}: the number is too large to be kept exactly; write it in quotes, or give \
+                 payload_text"
+            ));
+        }
         if wanted.schedules.insert(place, members).is_some() {
             return Err(format!("the schedule {label} is in the file twice"));
         }
     }
     Ok(wanted)
+}
+
+/// Returns the path to a number that may have been rounded when the file was read, if there is one.
+fn rounded_number(value: &Value) -> Option<String> {
+    match value {
+        Value::Number(number) => {
+            let float = number.as_f64().filter(|_float| number.is_f64());
+            float.filter(|float| float.abs() >= FLOAT_MAX).map(|_float| String::new())
+        }
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(index, item)| rounded_number(item).map(|rest| format!("[{index}]{rest}"))),
+        Value::Object(members) => members
+            .iter()
+            .find_map(|(name, member)| rounded_number(member).map(|rest| format!(".{name}{rest}"))),
+        Value::Null | Value::Bool(_) | Value::String(_) => None,
+    }
 }
 
 fn path((topic, name): &Place) -> [&str; 4] {
@@ -358,6 +394,50 @@ schedules:
                 "payload": { "do": "backup", "parts": [1, 2.5, true, null] } })
         );
         assert_eq!(of("poll"), json!({ "every": "15m", "payload": "yes" }));
+    }
+
+    #[test]
+    fn the_values_of_a_payload_are_those_of_the_file() {
+        let text = "schedules:
+  - topic: t
+    name: 007
+    payload:
+      account: 00123456
+      part: 1_000
+      bool: [on, no, n, yes, true]
+      whole: [18446744073709551615, -9223372036854775808, 9007199254740991, 0x1F]
+      float: [0.5, 1e3, 9007199254740991.0]
+      quoted: \"18446744073709551617\"
+";
+        let wanted = read(text.as_bytes()).unwrap();
+        let payload = &wanted.schedules[&("t".to_owned(), "007".to_owned())]["payload"];
+        assert_eq!(
+            payload,
+            &json!({
+                "account": "00123456",
+                "part": "1_000",
+                "bool": ["on", "no", "n", "yes", true],
+                "whole": [u64::MAX, i64::MIN, 9_007_199_254_740_991_u64, 31],
+                "float": [0.5, 1000.0, 9_007_199_254_740_991.0],
+                "quoted": "18446744073709551617",
+            })
+        );
+    }
+
+    #[test]
+    fn a_number_that_would_be_published_as_another_one_is_refused() {
+        for number in ["18446744073709551617", "-9223372036854775809", "1e16", "9007199254740992.0"]
+        {
+            let text = format!(
+                "schedules: [{{topic: t, name: a, payload: {{to: [1, {{account: {number}}}]}}}}]"
+            );
+            let error = read(text.as_bytes()).unwrap_err();
+            assert!(
+                error.starts_with("t/a: payload.to[1].account: the number is too large")
+                    && error.contains("write it in quotes, or give payload_text"),
+                "{number}: {error}"
+            );
+        }
     }
 
     #[test]

@@ -164,7 +164,8 @@ fn ended_by(signal: EndSignal) -> ExitCode {
 }
 
 /// Runs the command for one task, and answers by its exit code. An answer that is refused, and a
-/// command that takes too long, are told: the task comes again, or somebody else has ended it.
+/// command that takes too long, are told: the task comes again, is dead after its last attempt, or
+/// somebody else has ended it.
 async fn one(caller: &NodeCaller, args: &PopArgs, command: &str, text: &str) {
     let is_json = args.node.is_json();
     // The exit code is that of one task, and not of the command.
@@ -199,10 +200,7 @@ async fn answered(caller: &NodeCaller, command: &str, text: &str) -> Result<Node
                     left = later.since(finish_by).saturating_sub(took);
                     finish_by = later;
                 }
-                _ => {
-                    let text = format!("{}  killed after its time to run; it comes again", task.id);
-                    return Err(refused(text));
-                }
+                _ => return Err(refused(killed(&task))),
             },
         }
     };
@@ -216,6 +214,16 @@ async fn answered(caller: &NodeCaller, command: &str, text: &str) -> Result<Node
         Some(problem) => Err(problem.ending()),
         None => Ok(answer),
     }
+}
+
+/// Says what becomes of a task whose command has taken too long.
+fn killed(task: &PoppedTask) -> String {
+    let next = if task.attempt >= task.attempts_max {
+        "this was its last attempt, so it is dead"
+    } else {
+        "it comes again"
+    };
+    format!("{}  killed after its time to run; {next}", task.id)
 }
 
 /// Returns the end of the time to run, which the command may have extended. `None` when no node
@@ -297,5 +305,15 @@ mod tests {
         assert!(!line.contains(is_steering), "{line:?}");
         let [before, after] = [json, line.as_str()].map(serde_json::from_str::<serde_json::Value>);
         assert_eq!(before.unwrap(), after.unwrap());
+    }
+
+    #[test]
+    fn a_task_that_was_killed_at_its_last_attempt_does_not_come_again() {
+        for (attempt, next) in [(2, "; it comes again"), (3, "last attempt, so it is dead")] {
+            let task = json!({ "id": "i", "topic": "t", "attempt": attempt, "attempts_max": 3,
+                "finish_by": "2030-01-31T09:30:00.000Z" });
+            let said = killed(&serde_json::from_value(task).unwrap());
+            assert!(said.starts_with("i  killed") && said.ends_with(next), "{said}");
+        }
     }
 }

@@ -60,7 +60,7 @@ pub async fn run(args: args::ScheduleArgs) -> ExitCode {
 
 async fn schedule_set(args: &args::ScheduleSet) -> ExitCode {
     let asked = async {
-        let body = draft::bytes_of(&args.file).await.map_err(Ending::usage)?;
+        let body = draft::json_of(&args.file).await.map_err(Ending::usage)?;
         let caller = NodeCaller::new(&args.node)?;
         let query: &[(&str, &str)] = if args.dry_run { &[("dry_run", "true")] } else { &[] };
         caller.ask(&caller.put(&schedule_path(&args.place), body)?.with_query(query)).await

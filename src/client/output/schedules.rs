@@ -66,7 +66,7 @@ pub fn shown(answer: &NodeAnswer) -> Result<String, Ending> {
         line("", words);
     }
     if let Some(shift) = &schedule.shift {
-        line("due later by", shift);
+        line("due later", shift);
     }
     line("next run", &schedule.next_run());
     for at in schedule.next.iter().skip(1) {
@@ -116,9 +116,12 @@ struct Page {
     next_after: Option<String>,
 }
 
-/// Describes a page of schedules. The second text says how to go on.
+/// Describes a page of schedules, and says how to go on.
 pub fn listed(answer: &NodeAnswer) -> Result<String, Ending> {
     let page: Page = answer.read()?;
+    if page.schedules.is_empty() && page.next_after.is_none() {
+        return Ok("no schedules".to_owned());
+    }
     let rows: Vec<[String; 4]> = page
         .schedules
         .into_iter()
@@ -159,6 +162,19 @@ mod tests {
         assert_eq!(next(&answer(&steering)).unwrap(), "A \\u{202e}\nB");
         let ended = steering.replace(r#"["A\n\u202e","B"]"#, "[]");
         assert_eq!(next(&answer(&ended)).unwrap(), "A\\u{1b}");
+    }
+
+    #[test]
+    fn a_spread_has_a_column_of_its_own() {
+        let text = format!(r#"{{{CRON},"paused":false,"shift":"59s"}}"#);
+        let shown = shown(&answer(&text)).unwrap();
+        assert!(shown.contains("\ndue later   59s\n"), "{shown}");
+    }
+
+    #[test]
+    fn an_empty_list_says_so() {
+        let empty = answer(r#"{"schedules":[],"next_after":null}"#);
+        assert_eq!(listed(&empty).unwrap(), "no schedules");
     }
 
     #[test]

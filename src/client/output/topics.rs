@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::print::shell_word;
 use super::table::Table;
 use crate::client::answer::{Ending, NodeAnswer};
-use crate::client::task::printable;
+use crate::client::task::{one_line, printable};
 
 /// A topic from an answer. The members that every topic has are required.
 #[derive(Deserialize, Debug)]
@@ -137,6 +137,12 @@ pub fn callback(answer: &NodeAnswer) -> Result<String, Ending> {
     Ok(lines)
 }
 
+/// Describes a callback that was ended.
+pub fn callback_ended(answer: &NodeAnswer) -> Result<String, Ending> {
+    let callback: Callback = answer.read()?;
+    Ok(format!("{}  callback ended", one_line(&callback.topic)))
+}
+
 #[derive(Deserialize, Debug)]
 struct Page {
     topics: Vec<Topic>,
@@ -146,6 +152,9 @@ struct Page {
 /// Describes a page of topics, and says how to go on.
 pub fn listed(answer: &NodeAnswer) -> Result<String, Ending> {
     let page: Page = answer.read()?;
+    if page.topics.is_empty() && page.next_after.is_none() {
+        return Ok("no topics".to_owned());
+    }
     let rows: Vec<[String; 4]> = page
         .topics
         .into_iter()
@@ -190,13 +199,23 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_list_says_so() {
+        let empty = answer(r#"{"topics":[],"next_after":null}"#);
+        assert_eq!(listed(&empty).unwrap(), "no topics");
+    }
+
+    const CALLBACK: &str = r#"{"topic":"t","revision":4,"url":"https://jobs.example.com/a",
+        "header_names":["authorization"],"timeout":"10s","concurrency":50,
+        "max_per_second":7,"paused":true,"pause_reason":"the service answered 410"}"#;
+
+    #[test]
+    fn a_callback_that_has_ended_is_not_shown_as_one_that_is_there() {
+        assert_eq!(callback_ended(&answer(CALLBACK)).unwrap(), "t  callback ended");
+    }
+
+    #[test]
     fn a_callback_says_why_it_is_paused() {
-        let text = callback(&answer(
-            r#"{"topic":"t","revision":4,"url":"https://jobs.example.com/a",
-                "header_names":["authorization"],"timeout":"10s","concurrency":50,
-                "max_per_second":7,"paused":true,"pause_reason":"the service answered 410"}"#,
-        ))
-        .unwrap();
+        let text = callback(&answer(CALLBACK)).unwrap();
         for line in [
             "state           paused",
             "reason          the service answered 410",

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::scripted::Scripted;
 use super::{CommandLine, bulk};
+use crate::client;
 use crate::client::answer::{Ending, Exit, NodeAnswer};
-use crate::client::args::{ChoiceArgs, PartArgs, RangeArgs};
+use crate::client::args::{ChoiceArgs, DeadArgs, DeadCommand, PartArgs, RangeArgs};
 use crate::client::bulk::Bulk;
 use crate::client::caller::Call;
 use crate::client::caller::{NodeCaller, Repeating};
@@ -80,6 +81,42 @@ fn a_move_is_of_one_task_or_of_many() {
     ] {
         let words = ["punctual", "move"].into_iter().chain(line.split(' '));
         assert_eq!(CommandLine::try_parse_from(words).is_ok(), is_right, "{line}");
+    }
+}
+
+#[test]
+fn the_question_before_a_change_names_the_tasks_that_are_meant() {
+    use clap::Parser as _;
+    let ids = "move --topic t --to 5 --ids 01b977ea-f4c0-8003-8000-000000000007";
+    for (line, tasks) in [
+        ("cancel --topic t", "all tasks of t"),
+        ("cancel --topic t --due-to 5", "all tasks of t in this range"),
+        ("cancel --topic t --name-prefix rr/97", "the chosen tasks of t"),
+        ("cancel --topic t --key k --due-from 5", "the chosen tasks of t in this range"),
+        ("cancel --topic t --key-base64 YQ==", "the chosen tasks of t"),
+        ("cancel --submitted-by p", "all tasks submitted by p"),
+        ("cancel --topic t --submitted-by p --names n", "the chosen tasks of t submitted by p"),
+        ("move --topic t --by 1h", "all tasks of t"),
+        ("move --topic t --by 1h --due-from 5", "all tasks of t in this range"),
+        (ids, "the chosen tasks of t"),
+        ("dead drop --topic t", "all dead letters of t"),
+        ("dead drop --topic t --due-to 5", "all dead letters of t in this range"),
+    ] {
+        let words = std::iter::once("punctual").chain(line.split(' '));
+        let (deed, wanted) = match CommandLine::try_parse_from(words).ok() {
+            Some(CommandLine::Cancel(args)) => (
+                client::deed_of_cancel(&args),
+                format!("cancel {tasks} that can still be cancelled"),
+            ),
+            Some(CommandLine::Move(args)) => {
+                (client::deed_of_move(&args), format!("move {tasks} that can still be moved"))
+            }
+            Some(CommandLine::Dead(DeadArgs { command: DeadCommand::Drop(args) })) => {
+                (client::deed_of_dead("drop", "t", &args), format!("drop {tasks}"))
+            }
+            _ => panic!("{line} is wrong"),
+        };
+        assert_eq!(deed, wanted, "{line}");
     }
 }
 

@@ -73,13 +73,15 @@ pub enum TokenCommand {
 
 const NEW_EXAMPLES: &str = "\
 Examples:
-  (umask 077; punctual token new --principal order-service > order-service.token)
+  (umask 077; punctual token new --principal order-service \\
+    > order-service.token)
   punctual token new --principal ann@shop.example --expires 90d";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:
   punctual token check < order-service.token
-  punctual token check --auth-file /etc/punctual/auth.toml < order-service.token
+  punctual token check --auth-file /etc/punctual/auth.toml \\
+    < order-service.token
 
 Exit codes: 0 the token is valid, 1 it is not, 2 wrong usage, or an invalid auth file.";
 

@@ -12,11 +12,13 @@ Examples:
   punctual dev --topic orders:12 --topic mails
   punctual dev --port 0 --kafka-port 0 --json
   punctual dev --data ./punctual-data
-  punctual dev --kafka localhost:9092 --database-url postgres://localhost/punctual_dev
+  punctual dev --kafka localhost:9092 \\
+    --database-url postgres://localhost/punctual_dev
 
 Routes that only a dev server has:
-  POST /dev/clock      {\"advance\":\"30d\"} publishes all that is due until then, in order, and
-                       answers when it is done; {\"reset\":true} returns to the real time
+  POST /dev/clock      {\"advance\":\"30d\"} publishes all that is due until
+                       then, in order, and answers when it is done;
+                       {\"reset\":true} returns to the real time at once
   GET  /dev/published  ?topic=demo: the records of a topic of dev's own broker";
 
 #[derive(Args, Debug)]

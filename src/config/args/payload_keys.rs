@@ -28,9 +28,11 @@ pub(in crate::config) enum PayloadKeysWords {
 const RESEAL_EXAMPLES: &str = "\
 Examples:
   punctual payload-keys reseal --dry-run \\
-    --database-url-file /run/secrets/database-url --payload-key-file /etc/punctual/keys.toml
+    --database-url-file /run/secrets/database-url \\
+    --payload-key-file /etc/punctual/keys.toml
   punctual payload-keys reseal \\
-    --database-url-file /run/secrets/database-url --payload-key-file /etc/punctual/keys.toml
+    --database-url-file /run/secrets/database-url \\
+    --payload-key-file /etc/punctual/keys.toml
 
 Exit codes: 0 done, 1 failed, or some records cannot be decrypted, 2 wrong usage or settings.";
 

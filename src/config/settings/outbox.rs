@@ -2,7 +2,7 @@
 //! outbox`.
 
 use crate::config::args::{Outbox, OutboxDatabase, OutboxWords, Outboxes};
-use crate::config::host::Host;
+use crate::config::host::{GivenSecret, Host, postgres_url};
 use crate::config::reader::{SettingProblem, SettingsReader};
 use crate::config::secret::Secret;
 
@@ -57,17 +57,16 @@ pub(in crate::config) fn read(
 
 fn database_url(args: &OutboxDatabase, host: &Host<'_>, reader: &mut SettingsReader) -> Secret {
     const FLAGS: [&str; 2] = ["--database-url", "--database-url-file"];
-    let (given, path) = (args.database_url.as_ref(), args.database_url_file.as_deref());
-    match host.secret(FLAGS, given, path, reader) {
-        // The problem is recorded.
-        Err(_told) => Secret::from(""),
-        Ok(Some(url)) => url,
-        Ok(None) => {
-            let text = "required: the database of the application, or a file with its URL";
-            reader.problem(FLAGS[0], text);
-            Secret::from("")
-        }
-    }
+    // The variables of the same names are for the database of the nodes.
+    let given = GivenSecret {
+        flags: FLAGS,
+        secret: args.database_url.as_ref(),
+        path: args.database_url_file.as_deref(),
+        have_variables: false,
+    };
+    let found = host.given(given, reader);
+    let required = "required: the database of the application, or a file with its URL";
+    postgres_url(FLAGS[0], found, required, reader)
 }
 
 /// Parses the outboxes of a node.
@@ -108,4 +107,56 @@ pub(in crate::config) fn outboxes(
 fn is_name(name: &str) -> bool {
     let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._@/-".contains(&byte);
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_legal) && name != "anonymous"
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    fn check(url: Option<&str>, path: Option<&str>) -> Result<String, Vec<String>> {
+        let read_file = |_path: &Path| io::Result::Ok("mysql://me:hunter2@db/shop\n".to_owned());
+        let host = Host { name: "h".to_owned(), variables: Vec::new(), read_file: &read_file };
+        let database = OutboxDatabase {
+            database_url: url.map(Secret::from),
+            database_url_file: path.map(PathBuf::from),
+            postgres_plaintext: String::new(),
+        };
+        let command = OutboxWords::Check(database);
+        let command = read(&Outbox { command }, &host);
+        command
+            .map(|command| command.database_url.expose().to_owned())
+            .map_err(|problems| problems.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn a_command_takes_urls_of_postgres_only() {
+        for url in ["postgres://app@db/shop", "postgresql://app@db/shop"] {
+            assert_eq!(check(Some(url), None), Ok(url.to_owned()));
+        }
+        for (url, path) in
+            [(Some("mysql://me:hunter2@db/shop"), None), (Some("db"), None), (None, Some("url"))]
+        {
+            let problems = check(url, path).unwrap_err();
+            assert_eq!(
+                problems,
+                ["--database-url: not a URL of the form \
+                  postgres://user:password@host:port/database"]
+            );
+        }
+        let problems = check(None, None).unwrap_err();
+        assert!(problems[0].starts_with("--database-url: required: the database"), "{problems:?}");
+    }
+
+    #[test]
+    fn a_url_that_is_given_twice_is_told_without_variables() {
+        let problems = check(Some("postgres://db/shop"), Some("url")).unwrap_err();
+        assert_eq!(
+            problems,
+            ["--database-url: given twice: as --database-url and as --database-url-file; leave \
+              one out"]
+        );
+    }
 }
