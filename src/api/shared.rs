@@ -272,6 +272,19 @@ impl ApiShared {
         deadline.hold(Box::pin(self.service.knows_topic(grant, searched))).await.ok().flatten()
     }
 
+    /// Returns whether Kafka has the topic of `grant`; `None` when unknown.
+    pub async fn kafka_has_topic(&self, deadline: Deadline, grant: &Grant) -> Option<bool> {
+        deadline.hold(Box::pin(self.service.kafka_has_topic(grant))).await.ok().flatten()
+    }
+
+    /// Returns true when Kafka has no topic of `grant`, and a limited search finds no task and no
+    /// dead letter for it. Among many pending tasks, this may be a topic that was deleted in Kafka
+    /// and still has tasks: a misspelt name is far more common.
+    pub async fn lacks_topic(&self, deadline: Deadline, grant: &Grant) -> bool {
+        self.kafka_has_topic(deadline, grant).await == Some(false)
+            && self.knows_topic(deadline, grant, None).await != Some(true)
+    }
+
     /// Returns the cluster's time for a request that arrives now. Until Postgres has answered, only
     /// the machine's clock is known, and nothing but the state of the node can be asked for.
     pub fn now(&self) -> Timestamp {

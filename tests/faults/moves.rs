@@ -109,6 +109,12 @@ impl<'a> Case<'a> {
         })
     }
 
+    /// Returns true when a task expires before it would be due.
+    fn would_expire(&self, one: &Move) -> bool {
+        let submit = self.tasks.get(&one.id).and_then(|task| task.submit);
+        submit.and_then(|submit| submit.expires_at).is_some_and(|at| at <= one.due_at)
+    }
+
     fn check_move(&self, one: &Move) -> Option<(Rule, String)> {
         let wrong = |what: String| Some((Rule::WrongVerdict, what));
         let task = self.tasks.get(&one.id)?;
@@ -132,6 +138,8 @@ impl<'a> Case<'a> {
             MoveVerdict::TooLate if task.state() == Some("cancelled") => None,
             // A request for several tasks does not count one that is due then already.
             MoveVerdict::TooLate if self.may_be_due_then(one) => None,
+            // Nor does it count one that would expire.
+            MoveVerdict::TooLate if self.would_expire(one) => None,
             MoveVerdict::TooLate => self
                 .check_in_time(one.id, (one.sent_at, one.answered_at))
                 .and_then(|what| wrong(format!("a move: {what}"))),

@@ -350,7 +350,7 @@ async fn a_service_that_is_gone_pauses_its_callback_until_it_is_set_again() {
     std::fs::write(&file, json!({ "url": service.url("/new") }).to_string()).unwrap();
     assert!(topic_callback(&[file.to_str().unwrap()]).await.contains("/new"));
     assert!(topic_callback(&[]).await.contains("concurrency     50"));
-    assert!(topic_callback(&["--delete"]).await.contains("/new"));
+    assert!(topic_callback(&["--delete"]).await.contains("callback ended"));
     assert_eq!(api.send(Method::DELETE, &path, None).await.status, 404);
     assert_eq!(api.get(&path).await.status, 404);
 }

@@ -132,7 +132,6 @@ async fn an_expiry_that_is_not_after_the_due_time_is_refused() {
 async fn the_expiry_of_a_policy_moves_with_the_task_and_one_of_its_own_does_not() {
     let cluster = Cluster::start("expiry-moved").await;
     let topic = cluster.topic("orders").await;
-    let consumer = cluster.consumer(&topic);
     let node = cluster.node().await;
     let (api, hour) = (node.api(), 60 * MINUTE);
     let policy = put_policy(api, &topic, &json!({ "expire_after": "1h" })).await;
@@ -144,12 +143,11 @@ async fn the_expiry_of_a_policy_moves_with_the_task_and_one_of_its_own_does_not(
     .await;
     let now = now_ms();
     let of_policy = json!({ "topic": topic, "due_at": now + 100 * hour, "payload": 1 });
-    let own = json!({ "topic": topic, "due_at": now + 2_000, "payload": 2,
-        "expires_at": now + 3_000 });
+    let own = json!({ "topic": topic, "due_at": now + 100 * hour, "payload": 2,
+        "expires_at": now + 120 * hour });
     let tasks = api.submit_all(&[of_policy, own]).await;
-    // The task is moved before it is due, and its new time is behind its expiry.
-    let after = moved(api, tasks[1].id, &json!({ "due_at": now + 4_000 })).await;
-    assert_eq!(millis(&after, "expires_at"), now + 3_000, "{after}");
+    let after = moved(api, tasks[1].id, &json!({ "due_at": now + 110 * hour })).await;
+    assert_eq!(millis(&after, "expires_at"), now + 120 * hour, "{after}");
     let shown = api.task(tasks[0].id).await.shown;
     assert_eq!(millis(&shown, "expires_at"), now + 101 * hour);
     let after = moved(api, tasks[0].id, &json!({ "due_at": now + 200 * hour })).await;
@@ -161,9 +159,40 @@ async fn the_expiry_of_a_policy_moves_with_the_task_and_one_of_its_own_does_not(
     let listed = listed.json()["tasks"][0].clone();
     assert_eq!(listed["id"], tasks[0].shown["id"], "{listed}");
     assert_eq!(millis(&listed, "expires_at"), now + 201 * hour, "{listed}");
-    reaches(api, tasks[1].id, "expired").await;
-    assert_eq!(lines(&cluster, tasks[1].id).await, ["expired"]);
-    assert_eq!(consumer.records().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_is_not_moved_to_a_time_at_which_it_has_expired() {
+    let cluster = Cluster::start("expiry-of-moved").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let (api, hour, now) = (node.api(), 60 * MINUTE, now_ms());
+    let task =
+        |name: &str| json!({ "topic": topic, "name": name, "due_at": now + hour, "payload": 1 });
+    let mut expiring = task("expiring");
+    expiring["expires_at"] = (now + 3 * hour).into();
+    let tasks = api.submit_all(&[expiring, task("other")]).await;
+    let due_at = async |index: usize| millis(&api.task(tasks[index].id).await.shown, "due_at");
+    let by_name = format!("/v1/topics/{topic}/tasks/expiring");
+    for path in [format!("/v1/tasks/{}", tasks[0].id), by_name] {
+        for (to, field) in
+            [(json!({ "due_at": now + 3 * hour }), "due_at"), (json!({ "delay": "4h" }), "delay")]
+        {
+            let refused = api.send_with(Method::PATCH, &path, &[], Some(to)).await;
+            let problem = refused.json();
+            let shown = (refused.status, problem["type"].as_str(), problem["field"].as_str());
+            let kind = "urn:punctual:problem:expires-too-early";
+            assert_eq!(shown, (422, Some(kind), Some(field)), "{problem}");
+        }
+    }
+    assert_eq!(cluster.count("select count(*) from task_follow").await, 0);
+    let ids = [tasks[0].id, tasks[1].id].map(|id| id.to_string());
+    let both = json!({ "topic": topic, "ids": ids, "to": now + 5 * hour }).to_string();
+    let many = api.post("/v1/tasks/move", both).await;
+    assert_eq!((many.status, &many.json()["moved"]), (200, &json!(1)), "{}", many.text);
+    assert_eq!((due_at(0).await, due_at(1).await), (now + hour, now + 5 * hour));
+    let after = moved(api, tasks[0].id, &json!({ "due_at": now + 3 * hour - 1 })).await;
+    assert_eq!(millis(&after, "due_at"), now + 3 * hour - 1, "{after}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,6 @@
 //! Schedules: runs are tasks, each instant has one, and a change withdraws unclaimed runs.
 
+mod again;
 mod changes;
 mod command_line;
 mod guesses;
@@ -403,6 +404,7 @@ async fn a_backfill_makes_each_run_of_the_past_once() {
         (json!({ "from": to }).to_string(), "to"),
         (json!({ "last": "8d" }).to_string(), "last"),
         (json!({ "last": "0s" }).to_string(), "last"),
+        (json!({ "last": "1h", "from": to }).to_string(), "from"),
     ] {
         let refused = post(body).await;
         assert_eq!((refused.status, &refused.json()["field"]), (400, &json!(field)));

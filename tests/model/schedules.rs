@@ -330,6 +330,7 @@ impl Scheduled {
             },
             withdrawn,
             last_run_at: last.map(instant),
+            created_at: Timestamp::EPOCH,
         };
         let now = TIMES[usize::from(state.time)];
         let reached = change.outcome(at(now), NO_SHIFT);

@@ -444,6 +444,13 @@ pub fn answer_of_move(
 ) -> Result<Response, Problem> {
     let verdict = answer.map_err(|refusal| match refusal {
         Refusal::Unknown { reason } => Problem::move_unknown(&guard.tells(reason.into_owned())),
+        Refusal::ExpiresTooEarly { due_at } => Problem::new(
+            ProblemType::ExpiresTooEarly,
+            format!(
+                "nothing was changed: the task has an `expires_at`, which is not after {due_at}"
+            ),
+        )
+        .at(origin.due),
         other => of_refusal(other.with_reason(|reason| guard.tells(reason)), origin),
     })?;
     let shows_of = |task: &TaskView| guard.shows(&task.topic);

@@ -13,15 +13,16 @@ use crate::api::access::guard::Guard;
 use crate::api::json::answers;
 use crate::api::json::topics::{TopicJson, TopicPage};
 use crate::api::problems::problem::Problem;
+use crate::api::problems::problem_type::ProblemType;
 use crate::api::problems::refusal::{FieldOrigin, of_refusal};
 use crate::api::request::draft::{policy, schedule};
 use crate::api::request::fields::refuse_internal;
 use crate::api::request::query::{self, Parameters};
 use crate::api::request::{body, idempotency, preconditions};
 use crate::api::shared::{ApiShared, Deadline};
-use crate::domain::TopicName;
 use crate::domain::schedule::RevisionCondition;
 use crate::domain::topic::policy::{TopicChange, TopicChanged, TopicPolicy};
+use crate::domain::{List, TopicName};
 use crate::node::messages::{ChangedTopic, Refusal, TopicView};
 
 /// The number of topics in a page, unless the request says otherwise.
@@ -81,10 +82,13 @@ pub async fn look_up(
     let finding = shared.service.topic(&permit, &topic);
     let found = shared.ask(&guard, deadline, finding, Problem::unavailable).await?;
     let is_empty = found.pending.is_none_or(|pending| pending.task_count == 0);
+    // A sample may have missed tasks of the topic.
+    let is_searched = found.pending.is_some_and(|pending| pending.is_exact);
+    let searched = is_searched.then_some(List::Tasks);
     if !found.stored.has_any()
         && is_empty
         && let Some(grant) = permit.grant()
-        && shared.knows_topic(deadline, grant, None).await == Some(false)
+        && shared.knows_topic(deadline, grant, searched).await == Some(false)
     {
         return Err(Problem::topic_not_found());
     }
@@ -121,8 +125,8 @@ pub async fn put_policy(
         let dead: Permit<Submit> = guard.permit(dead_topic)?;
         // Its readers see the records of the topic.
         let _permit: Permit<ReadPayload> = guard.permit(&topic)?;
-        // Submits that take this policy would be refused.
-        if shared.knows_topic(deadline, &dead, None).await == Some(false) {
+        // Submits that take this policy would be refused: they ask Kafka alone.
+        if shared.kafka_has_topic(deadline, &dead).await == Some(false) {
             let unknown = Refusal::OfDeadTopic(Box::new(Refusal::UnknownTopic));
             return Err(of_refusal(unknown, FieldOrigin { due: "due_at", payload: "payload" }));
         }
@@ -204,10 +208,10 @@ async fn changed(
 ) -> Result<Response, Problem> {
     let topic = permit.topic();
     refuse_internal(topic, "topic")?;
-    // A topic that is not there can be resumed, and its policy taken away.
+    // A topic that was deleted in Kafka can be resumed, and its policy taken away.
     let adds = change.is_paused == Some(true)
         || change.policy.as_ref().is_some_and(|policy| !policy.is_empty());
-    if adds && shared.knows_topic(deadline, permit, None).await == Some(false) {
+    if adds && shared.lacks_topic(deadline, permit).await {
         return Err(Problem::unknown_topic(topic));
     }
     let changing = shared.service.change_topic(permit, change);
@@ -218,7 +222,18 @@ async fn changed(
             guard.trail().changed_many(topic, 1);
             stored
         }
-        TopicChanged::Unchanged(stored) => stored,
+        TopicChanged::Unchanged(stored) => {
+            // A topic with a revision was there once.
+            if !adds
+                && stored.revision == 0
+                && shared.kafka_has_topic(deadline, permit).await == Some(false)
+            {
+                let detail = "nothing was changed: Kafka has no topic of this name, and it never \
+                              had a policy or a pause";
+                return Err(Problem::new(ProblemType::TopicNotFound, detail).at("topic"));
+            }
+            stored
+        }
         TopicChanged::Unmet(current) => return Err(Problem::policy_unmet(current)),
     };
     Ok(answer_of(guard, &TopicView { in_flight, ..stored.into() }))

@@ -140,7 +140,8 @@ problem_types! {
                this answer, too, and has nothing left to do."
     }
     TopicNotFound(404, "topic-not-found", "There is no such topic") {
-        when: "Kafka has no topic of this name, and no task, dead letter or policy is for it.",
+        when: "Kafka has no topic of this name. For a look-up, no task, dead letter or policy is \
+               for it either.",
         then: "Check the name. `GET /v1/topics` lists the topics that have tasks or a policy."
     }
     MethodNotAllowed(405, "method-not-allowed", "The path does not take this method") {
@@ -278,9 +279,9 @@ problem_types! {
                those of retries and schedules are fixed."
     }
     ExpiresTooEarly(422, "expires-too-early", "The task expires before it is due") {
-        when: "`expires_at` is not after the due time.",
-        then: "Correct `expires_at`, or leave it out: a task without one does not expire, unless \
-               the policy of its topic says so."
+        when: "`expires_at` is not after the due time, or not after the new time of a move.",
+        then: "Correct one of the times, or leave `expires_at` out: a task without one does not \
+               expire, unless the policy of its topic says so."
     }
     RefusedValue(422, "refused-value", "The database refused a value") {
         when: "Postgres refused one of the task's values. The API should refuse every such value \

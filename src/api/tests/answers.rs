@@ -439,3 +439,62 @@ async fn an_answer_that_finds_nothing_says_whether_its_topic_is_known() {
         assert_eq!(answer.get("topic_known"), Some(&Value::Null), "{path}");
     }
 }
+
+#[tokio::test]
+async fn a_topic_that_kafka_lacks_is_changed_only_if_it_has_tasks() {
+    let api = api();
+    submit(&api, r#"{"topic":"gone","delay":"1h","payload":1}"#).await;
+    for (topic, changed, popped) in [
+        ("no-such-topic", 422, 404),
+        ("unsearched", 422, 404),
+        ("gone", 200, 404),
+        ("unseen", 200, 200),
+    ] {
+        let path = |rest: &str| format!("/v1/topics/{topic}/{rest}");
+        let callback = r#"{"url":"https://jobs.example.com/"}"#;
+        let statuses = [
+            put(&api, &path("policy"), r#"{"delay_max":"1h"}"#).await,
+            put(&api, &path("callback"), callback).await,
+            api.ask(bare("POST", &path("pause"))).await,
+            api.ask(post(&path("pop"), r#"{"group":"g","wait":"0s"}"#)).await,
+        ]
+        .map(|answer| answer.status().as_u16());
+        assert_eq!(statuses, [changed, changed, changed, popped], "{topic}");
+    }
+    // A submit asks Kafka alone.
+    for dead_topic in ["no-such-topic", "unsearched", "gone"] {
+        let policy = format!(r#"{{"ttr":"1m","retry":{{"dead_topic":"{dead_topic}"}}}}"#);
+        let refused = put(&api, "/v1/topics/orders/policy", &policy).await;
+        assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY, "{dead_topic}");
+        assert_eq!(json_of(refused).await["field"], "retry.dead_topic");
+    }
+}
+
+#[tokio::test]
+async fn a_misspelt_topic_is_not_resumed_and_a_deleted_one_is() {
+    let api = api();
+    let resume = async |topic: &str| {
+        let path = format!("/v1/topics/{topic}");
+        [
+            api.ask(bare("POST", &format!("{path}/resume"))).await,
+            api.ask(bare("DELETE", &format!("{path}/policy"))).await,
+            put(&api, &format!("{path}/policy"), "{}").await,
+        ]
+        .map(|answer| answer.status().as_u16())
+    };
+    for (topic, status) in [
+        ("no-such-topic", 404),
+        ("unsearched", 404),
+        ("gone", 404),
+        ("orders", 200),
+        ("unseen", 200),
+    ] {
+        assert_eq!(resume(topic).await, [status; 3], "{topic}");
+    }
+    submit(&api, r#"{"topic":"gone","delay":"1h","payload":1}"#).await;
+    let paused = api.ask(bare("POST", "/v1/topics/gone/pause")).await;
+    assert_eq!(paused.status(), StatusCode::OK);
+    for _repeat in 0..2 {
+        assert_eq!(resume("gone").await, [200; 3]);
+    }
+}

@@ -47,9 +47,12 @@ pub struct Change<'a> {
     /// How far the schedule has come before the change.
     pub reached: Reached,
     pub withdrawn: Withdrawn,
-    /// The last run up to [`CLAIMED_AHEAD_MAX`] after now. Later ones are not claimed: if they are
-    /// still there, a caller has moved or cancelled them.
+    /// The last of the runs that are due up to [`CLAIMED_AHEAD_MAX`] after now, whatever spread
+    /// they were made with. Runs that are due later are not claimed: if they are still there, a
+    /// caller has moved or cancelled them.
     pub last_run_at: Option<Timestamp>,
+    /// When the schedule was created. No instant before gets a run.
+    pub created_at: Timestamp,
 }
 
 /// How far a schedule has come, without the instants that have a run.
@@ -76,10 +79,10 @@ pub const UNBROKEN_MAX: usize = 10_000;
 
 impl Change<'_> {
     /// Returns how far the schedule has come after the change at `at`. The next plan begins at the
-    /// earliest withdrawn run. With another timing it begins after `at` and after the last claimed
-    /// run. Runs that are not due yet are decided again.
+    /// earliest withdrawn run. With another timing it begins after `at`, after the last claimed run
+    /// and after the creation of the schedule. Runs that are not due yet are decided again.
     pub fn outcome(&self, at: Timestamp, shifts: Shifts) -> Reached {
-        let now = at.minus(shifts.before.min(shifts.after));
+        let now = at.minus(shifts.before.min(shifts.after)).max(self.created_at);
         let Self { after, reached, withdrawn, .. } = self;
         let runs_made = reached.runs_made.saturating_sub(withdrawn.count);
         let is_same_timing = self.is_same_timing();
@@ -224,8 +227,8 @@ mod tests {
     fn reached_after(after: &Specification, withdrawn: Withdrawn) -> Reached {
         let (before, instants) = (&every(100), Instants::Kept);
         let last_run_at = Some(at(if withdrawn.count == 0 { 400 } else { 200 }));
-        let reached = reached(500, 7, 3, NONE);
-        Change { before, after, instants, reached, withdrawn, last_run_at }
+        let (reached, created_at) = (reached(500, 7, 3, NONE), Timestamp::EPOCH);
+        Change { before, after, instants, reached, withdrawn, last_run_at, created_at }
             .outcome(at(250), shifts(0, 0))
     }
 
@@ -234,10 +237,33 @@ mod tests {
         let withdrawn = one_withdrawn(200);
         let (before, after, instants) = (&every(100), &every(50), Instants::Kept);
         let (reached, last_run_at) = (reached(500, 7, 0, NONE), Some(at(100)));
-        let change = Change { before, after, instants, reached, withdrawn, last_run_at };
+        let created_at = Timestamp::EPOCH;
+        let change =
+            Change { before, after, instants, reached, withdrawn, last_run_at, created_at };
         // The runs are due 80 s after their instants. At 250, that of 200 is still to come.
         let outcome = change.outcome(at(250), shifts(80, 80));
         assert_eq!((outcome.next_run_at, outcome.not_missed), (Some(at(200)), NONE));
+    }
+
+    /// A spread makes runs due later. The instants of the last hours may have run before it.
+    #[test]
+    fn another_timing_repeats_no_run_of_a_smaller_spread_and_no_instant_before_the_creation() {
+        let (before, withdrawn, reached) =
+            (&every(100), one_withdrawn(900), reached(1000, 9, 0, NONE));
+        let next = |after: &Specification, instants, last: Option<i64>, created: i64| {
+            let (last_run_at, created_at) = (last.map(at), at(created));
+            Change { before, after, instants, reached, withdrawn, last_run_at, created_at }
+                .outcome(at(850), shifts(600, 600))
+                .next_run_at
+        };
+        let (other, same) = (&every(70), &every(100));
+        assert_eq!(next(other, Instants::Kept, Some(200), 0), Some(at(280)));
+        assert_eq!(next(other, Instants::Kept, Some(800), 0), Some(at(840)), "800 has run");
+        assert_eq!(next(other, Instants::Kept, None, 820), Some(at(840)), "created at 820");
+        // Newer rules of a zone begin at the earliest withdrawn run, or before.
+        assert_eq!(next(same, Instants::Renewed, None, 0), Some(at(300)));
+        assert_eq!(next(same, Instants::Renewed, Some(800), 0), Some(at(900)));
+        assert_eq!(next(same, Instants::Renewed, None, 820), Some(at(900)));
     }
 
     #[test]
@@ -265,12 +291,12 @@ mod tests {
     #[test]
     fn instants_that_a_smaller_shift_makes_due_are_not_missed() {
         let (before, after) = (&every(100), &every(100));
-        let (instants, last_run_at) = (Instants::Kept, None);
+        let (instants, last_run_at, created_at) = (Instants::Kept, None, Timestamp::EPOCH);
         // At 1000, the runs of before 400 are due. That of 400 was made, and is withdrawn.
         let withdrawn = one_withdrawn(400);
         let reached_before = |not_missed| reached(500, 4, 0, not_missed);
         let outcome = |withdrawn, reached, to| {
-            Change { before, after, instants, reached, withdrawn, last_run_at }
+            Change { before, after, instants, reached, withdrawn, last_run_at, created_at }
                 .outcome(at(1000), shifts(600, to))
         };
         let undue = |to: i64| NotMissed { from: at(390), to: at(to) };

@@ -43,26 +43,92 @@ const NICKNAMES: [(&str, &str); 7] = [
     ("@annually", "0 0 1 1 *"),
 ];
 
-/// The fields of an expression, with their valid values. Only six fields begin with the seconds.
-const FIELDS: [(&str, &str); 6] = [
-    ("second", "0 to 59"),
-    ("minute", "0 to 59"),
-    ("hour", "0 to 23"),
-    ("day of the month", "1 to 31, L (the last day), and 15W (the weekday nearest to the 15th)"),
-    ("month", "1 to 12, and JAN to DEC"),
-    (
-        "day of the week",
-        "0 to 7 (0 and 7 are Sunday), SUN to SAT, MON#2 (the second Monday), and \
-      MONL (the last Monday)",
-    ),
+/// A field of an expression.
+struct Field {
+    name: &'static str,
+    /// The valid values, for an error.
+    valid: &'static str,
+    highest: u64,
+    value_count: u64,
+    /// The unit of its values in a period, in words and as a suffix.
+    unit: Option<(&'static str, char)>,
+}
+
+/// The fields of an expression. Only six fields begin with the seconds.
+static FIELDS: [Field; 6] = [
+    Field {
+        name: "second",
+        valid: "0 to 59",
+        highest: 59,
+        value_count: 60,
+        unit: Some(("seconds", 's')),
+    },
+    Field {
+        name: "minute",
+        valid: "0 to 59",
+        highest: 59,
+        value_count: 60,
+        unit: Some(("minutes", 'm')),
+    },
+    Field {
+        name: "hour",
+        valid: "0 to 23",
+        highest: 23,
+        value_count: 24,
+        unit: Some(("hours", 'h')),
+    },
+    Field {
+        name: "day of the month",
+        valid: "1 to 31, L (the last day), LW (the last weekday), and 15W (the weekday nearest to \
+                the 15th)",
+        highest: 31,
+        value_count: 31,
+        unit: Some(("days", 'd')),
+    },
+    Field {
+        name: "month",
+        valid: "1 to 12, and JAN to DEC",
+        highest: 12,
+        value_count: 12,
+        unit: None,
+    },
+    Field {
+        name: "day of the week",
+        valid: "0 to 7 (0 and 7 are Sunday), SUN to SAT, MON#2 (the second Monday), and MONL (the \
+                last Monday)",
+        highest: 7,
+        value_count: 7,
+        unit: None,
+    },
 ];
+
+/// The fields for days, by their places from the end of an expression.
+const WEEKDAY: usize = 0;
+const DAY_OF_MONTH: usize = 2;
+
+/// The words of the library for `L`, and also for `LW`.
+const LAST_DAY: &str = "the last day of the month";
+const LAST_WEEKDAY: &str = "the last weekday (Monday to Friday) of the month";
 
 impl Cron {
     /// Parses an expression of five fields, or with `has_seconds` of six, the seconds first.
     ///
     /// # Errors
-    /// Says why the expression is wrong, or that it never fires.
+    /// Says why the expression is wrong, that it never fires, or that it does not mean what it
+    /// seems to.
     pub fn parse(text: &str, has_seconds: bool) -> Result<Self, String> {
+        let cron = Self::stored(text, has_seconds)?;
+        refuse_large_steps(&plain_of(text, has_seconds)?, has_seconds)?;
+        refuse_lost_marks(text)?;
+        Ok(cron)
+    }
+
+    /// Parses the expression of a stored schedule. An earlier version may have taken one that
+    /// [`Self::parse`] refuses. Its schedule goes on.
+    ///
+    /// # Errors
+    /// Says why the expression is wrong, or that it never fires.
+    pub fn stored(text: &str, has_seconds: bool) -> Result<Self, String> {
         let plain = plain_of(text, has_seconds)?;
         refuse_what_programs_disagree_about(&plain)?;
         let seconds = if has_seconds { Seconds::Required } else { Seconds::Disallowed };
@@ -101,9 +167,22 @@ impl Cron {
         self.has_seconds
     }
 
-    /// Returns the expression in English words.
+    /// Returns the expression in English words. A step becomes a list of values, unless its values
+    /// are evenly apart in each turn of the field: `*/45` is at the minutes 0 and 45.
     pub fn words(&self) -> String {
-        self.pattern.describe()
+        let mut shown = self.pattern.pattern.clone();
+        for field in [&mut shown.seconds, &mut shown.minutes, &mut shown.hours, &mut shown.months] {
+            let (step, count) = (field.step.max(1), field.max - field.min + 1);
+            let all = (field.min..=field.max).step_by(usize::from(step));
+            let is_even = step < count && count.is_multiple_of(step) && all.eq(field.values());
+            if !is_even {
+                // The library then lists the values.
+                field.step = 1;
+            }
+        }
+        let words = shown.describe();
+        let has_last_weekday = parts_of(&self.text, DAY_OF_MONTH).any(is_last_weekday);
+        if has_last_weekday { words.replace(LAST_DAY, LAST_WEEKDAY) } else { words }
     }
 
     /// Returns the first matching local time from `from` (inclusive) to `before` (exclusive), or
@@ -235,18 +314,72 @@ fn refuse_what_programs_disagree_about(plain: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Refuses a step that is larger than each value of its field, such as `*/90` for the minutes. The
+/// parser takes it, and only the first value of the field matches.
+fn refuse_large_steps(plain: &str, has_seconds: bool) -> Result<(), String> {
+    for (text, field) in plain.split_whitespace().zip(fields_of(has_seconds)) {
+        let mut steps =
+            text.split(',').filter_map(|part| part.split_once('/')?.1.parse::<u64>().ok());
+        let Some(step) = steps.find(|step| *step > field.highest) else { continue };
+        let Field { name, value_count, .. } = field;
+        let instead = field.unit.map(|(unit, suffix)| {
+            format!("; for a run every {step} {unit}, use \"every\": \"{step}{suffix}\"")
+        });
+        let instead = instead.unwrap_or_default();
+        let why = format!(
+            "the field of the {name} has {value_count} values, so a step of {step} is too \
+             large{instead}"
+        );
+        return Err(wrong(plain, &why));
+    }
+    Ok(())
+}
+
+/// Refuses marks that the parser takes and then drops.
+fn refuse_lost_marks(text: &str) -> Result<(), String> {
+    let has_last_day = parts_of(text, DAY_OF_MONTH).any(is_last);
+    if has_last_day && parts_of(text, DAY_OF_MONTH).any(is_last_weekday) {
+        let why = "the day of the month has both L, the last day, and LW, the last weekday: make \
+                   two schedules";
+        return Err(wrong(text, why));
+    }
+    if parts_of(text, WEEKDAY).any(is_last) {
+        let why = "the day of the week cannot be L alone: name the day, such as MONL for the last \
+                   Monday";
+        return Err(wrong(text, why));
+    }
+    Ok(())
+}
+
+/// Returns the parts of the list in a field. A short form has no such field.
+fn parts_of(text: &str, from_end: usize) -> impl Iterator<Item = &str> {
+    text.split_whitespace().rev().nth(from_end).unwrap_or_default().split(',')
+}
+
+fn is_last(part: &str) -> bool {
+    part.eq_ignore_ascii_case("L")
+}
+
+fn is_last_weekday(part: &str) -> bool {
+    part.eq_ignore_ascii_case("LW")
+}
+
+fn fields_of(has_seconds: bool) -> &'static [Field] {
+    if has_seconds { FIELDS.as_slice() } else { &FIELDS[1..] }
+}
+
 /// Says which field of an expression the parser refuses, and what the field may hold.
 fn wrong_field(plain: &str, has_seconds: bool, parser: &CronParser) -> Option<String> {
-    let names = if has_seconds { FIELDS.as_slice() } else { &FIELDS[1..] };
-    let is_refused = |place: usize, field: &str| {
-        let alone = (0..names.len()).map(|other| if other == place { field } else { "*" });
+    let all = fields_of(has_seconds);
+    let is_refused = |place: usize, text: &str| {
+        let alone = (0..all.len()).map(|other| if other == place { text } else { "*" });
         parser.parse(&alone.collect::<Vec<_>>().join(" ")).is_err()
     };
-    let mut fields = plain.split_whitespace().zip(names).enumerate();
-    let (_place, (field, (name, valid))) =
-        fields.find(|(place, (field, _names))| is_refused(*place, field))?;
+    let mut fields = plain.split_whitespace().zip(all).enumerate();
+    let (_place, (text, Field { name, valid, .. })) =
+        fields.find(|(place, (text, _field))| is_refused(*place, text))?;
     Some(format!(
-        "the {name} cannot be {field:?}: valid are {valid}; * for all, lists such as 1,2, ranges \
+        "the {name} cannot be {text:?}: valid are {valid}; * for all, lists such as 1,2, ranges \
          such as 1-5, and steps such as */5"
     ))
 }
@@ -336,9 +469,58 @@ mod tests {
             ("*/0 * * * *", false, "the minute cannot be \"*/0\""),
             ("0 0 */2 * MON", false, "programs disagree"),
             ("0 0 1 * +MON", false, "not supported"),
+            ("0 0 l,lw * *", false, "both L, the last day, and LW, the last weekday"),
+            ("0 0 1 * L", false, "cannot be L alone"),
         ] {
             let error = Cron::parse(text, has_seconds).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_step_beyond_its_field_is_refused_and_a_stored_one_goes_on() {
+        for (text, has_seconds, why) in [
+            ("*/90 * * * *", false, "the minute has 60 values, so a step of 90 is too large"),
+            ("*/90 * * * *", false, "use \"every\": \"90m\""),
+            ("*/60 * * * *", false, "use \"every\": \"60m\""),
+            ("0,10-50/70 * * * *", false, "a step of 70"),
+            ("0 */36 * * *", false, "the hour has 24 values, so a step of 36"),
+            ("0 */36 * * *", false, "use \"every\": \"36h\""),
+            ("0 0 */40 * *", false, "use \"every\": \"40d\""),
+            ("0 0 1 */18 *", false, "the month has 12 values, so a step of 18 is too large"),
+            ("0 0 * * */8", false, "the day of the week has 7 values"),
+            ("*/75 * * * * *", true, "use \"every\": \"75s\""),
+        ] {
+            let error = Cron::parse(text, has_seconds).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+            assert!(Cron::stored(text, has_seconds).is_ok(), "{text}");
+        }
+        for text in ["*/59 */23 */31 */12 *", "0 0 * * */7", "@hourly"] {
+            assert!(Cron::parse(text, false).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_words_say_when_it_runs() {
+        for (text, words) in [
+            ("30 2 * * 1-5", "At 02:30, on Monday, Tuesday, Wednesday, Thursday, and Friday."),
+            ("*/15 * * * *", "At every 15 minutes."),
+            ("*/45 * * * *", "At minute 0 and 45 past every hour."),
+            ("0-30/15 * * * *", "At minute 0, 15, and 30 past every hour."),
+            ("0 */6 * * *", "At minute 0, of every 6 hours."),
+            ("0 */7 * * *", "At minute 0, of hour 0, 7, 14, and 21."),
+            ("0 0 1 */3 *", "At 00:00, on day 1, in every 3 months."),
+            ("0 0 1 */5 *", "At 00:00, on day 1, in January, June, and November."),
+            ("0 0 1 2-12/3 *", "At 00:00, on day 1, in February, May, August, and November."),
+            ("0 0 1 */12 *", "At 00:00, on day 1, in January."),
+            ("0 0 L * *", "At 00:00, on the last day of the month."),
+            ("0 0 LW * *", "At 00:00, on the last weekday (Monday to Friday) of the month."),
+            ("@daily", "At 00:00."),
+        ] {
+            assert_eq!(Cron::parse(text, false).unwrap().words(), words, "{text}");
+        }
+        // Earlier versions have stored such steps.
+        let hourly = Cron::stored("*/90 * * * *", false).unwrap();
+        assert_eq!(hourly.words(), "At minute 0 past every hour.");
     }
 }

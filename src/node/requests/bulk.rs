@@ -278,7 +278,7 @@ impl Bulks {
     }
 
     /// Moves a listed task while it is the row of the list. Returns false when it is not any more,
-    /// or may have been sent.
+    /// may have been sent, or would expire before its new time.
     async fn move_one(&self, task: &ListedTask, shift: Shift) -> Result<bool, PostgresError> {
         let due_at = shift.of(task.row.due_at_unheld());
         let mut tries = Tries::default();
@@ -290,7 +290,9 @@ impl Bulks {
                     moved(&self.shared, row);
                     return Ok(true);
                 }
-                Ok(Rescheduling::Gone { .. }) => return Ok(false),
+                Ok(Rescheduling::Gone { .. } | Rescheduling::WouldExpire { .. }) => {
+                    return Ok(false);
+                }
                 Err(error) if tries.again_with_new_id(&error) => {}
                 Err(error) => return Err(error),
             }

@@ -119,7 +119,7 @@ impl Replacer {
     }
 
     /// Moves a task to another due time. Returns `None` when that was not possible: a look-up tells
-    /// why.
+    /// why. Refuses a time at which the task has expired.
     pub async fn reschedule(
         &self,
         permit: &TaskPermit<Move>,
@@ -139,6 +139,9 @@ impl Replacer {
                 // The task may be another row by now, moved by another request.
                 Ok(Rescheduling::Gone { row }) if gone != Some(row) => gone = Some(row),
                 Ok(Rescheduling::Gone { .. }) => return Ok(None),
+                Ok(Rescheduling::WouldExpire { due_at }) => {
+                    return Err(Refusal::ExpiresTooEarly { due_at });
+                }
                 Err(error) if tries.again_with_new_id(&error) => {}
                 Err(error) => return Err(refusal_of(&error)),
             }

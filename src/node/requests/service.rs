@@ -47,8 +47,7 @@ use crate::node::messages::{
 };
 use crate::node::shared::NodeShared;
 
-/// How long an answer that found no task waits to learn whether its topic exists. A submit waits as
-/// long.
+/// How long an answer waits to learn whether Kafka has its topic. A submit waits as long.
 const TOPIC_ASIDE_MAX: Duration = Duration::from_secs(3);
 
 /// The service of a node for the API. Opens when the node has found all servers. Cheap to clone.
@@ -405,7 +404,7 @@ impl Service {
         answer_by_model!(self, model => Ok(model.topics.list(permit, after, limit)));
         let parts = self.opened()?;
         let counted = Box::pin(parts.lists.topic_counts(permit)).await?;
-        let stored = parts.topics.all().await?;
+        let stored = parts.topics.all_or_former().await?;
         let dead = parts.lists.dead_topics(after).await?;
         let mut topics: BTreeMap<TopicName, TopicView> = BTreeMap::new();
         topics.extend(counted.into_iter().map(|(topic, figure)| {
@@ -417,8 +416,12 @@ impl Service {
             topics.entry(topic).or_insert_with(|| stored.into());
         }
         for stored in stored.into_iter().filter(|stored| permit.covers(&stored.topic)) {
-            let pending = topics.get(&stored.topic).and_then(|topic| topic.pending);
-            topics.insert(stored.topic.clone(), TopicView { pending, ..stored.into() });
+            let listed = topics.get(&stored.topic);
+            // A former policy or pause does not list a topic, but has its revision.
+            if listed.is_some() || stored.has_any() {
+                let pending = listed.and_then(|topic| topic.pending);
+                topics.insert(stored.topic.clone(), TopicView { pending, ..stored.into() });
+            }
         }
         let is_next = |topic: &TopicView| after.is_none_or(|after| topic.stored.topic > *after);
         let mut page: Vec<TopicView> = topics.into_values().filter(is_next).take(limit).collect();
@@ -489,22 +492,30 @@ impl Service {
     pub async fn knows_topic(&self, grant: &Grant, searched: Option<List>) -> Option<bool> {
         let topic = grant.topic();
         answer_by_model!(self, model => model.knows_topic(topic));
-        let parts = self.opened().ok()?;
-        // Kafka is asked first, and for a short time only, because the question is an aside of
-        // another answer.
-        let Submitter { topics, look_up_limit, .. } = &parts.submitter;
+        if self.kafka_has_topic(grant).await? {
+            return Some(true);
+        }
+        let lists = &self.opened().ok()?.lists;
+        Box::pin(lists.have_topic(topic, searched)).await
+    }
+
+    /// Returns whether Kafka has the topic of a grant. `None` means unknown: the caller is at the
+    /// limit of look-ups, or Kafka gave no answer in time, or does not let this node see the topic.
+    pub async fn kafka_has_topic(&self, grant: &Grant) -> Option<bool> {
+        let topic = grant.topic();
+        answer_by_model!(self, model => model.kafka_has_topic(topic));
+        let Submitter { topics, look_up_limit, .. } = &self.opened().ok()?.submitter;
         let known = match topics.cached(topic) {
             Some(known) => known,
             None => {
+                // The time is short, because the question is an aside of another answer.
                 let look_up = tokio::time::timeout(TOPIC_ASIDE_MAX, topics.look_up(topic));
-                // A caller at the limit of look-ups, and one whose look-up takes too long, are told
-                // nothing.
                 look_up_limit.within(&grant.principal().name, look_up).await?.ok()?
             }
         };
         match known {
             Ok(_facts) => Some(true),
-            Err(LookUpError::Unknown) => Box::pin(parts.lists.have_topic(topic, searched)).await,
+            Err(LookUpError::Unknown) => Some(false),
             Err(
                 LookUpError::Denied { .. } | LookUpError::Unavailable { .. } | LookUpError::Busy,
             ) => None,

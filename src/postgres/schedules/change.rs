@@ -18,7 +18,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 use super::Schedules;
 use super::read::{AHEAD, NOW, TAKEN, without_ended};
 use super::row::{SPECIFICATION, all_columns, bind, schedule_of};
-use super::withdraw::{RunsOf, Withdrawal, withdraw};
+use super::withdraw::{RunsOf, Withdrawal, shards_of_runs, withdraw};
 use crate::domain::schedule::change::{CLAIMED_AHEAD_MAX, Change, Instants, Reached, Shifts};
 use crate::domain::schedule::zone;
 use crate::domain::schedule::{RevisionCondition, Schedule, ScheduleChange, StoredSchedule};
@@ -63,16 +63,23 @@ fn lock_text() -> String {
     let columns = all_columns();
     format!(
         "-- lock a schedule
-select {columns}, {AHEAD}, {TAKEN}, {NOW} from schedule where topic = $1 and name = $2 for update"
+select {columns}, {AHEAD}, {TAKEN}, {NOW},
+  (extract(epoch from created_at) * 1000000)::bigint as created_at
+from schedule where topic = $1 and name = $2 for update"
     )
 }
 
 const TIME: &str = "-- the time for a schedule
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint";
 
+/// The due time of a run decides whether it is claimed: a run may have been made with a smaller
+/// spread than that of the schedule. The first id of a run has its due time. The runs that are not
+/// due yet come first in this order, and they are few.
 const LAST_RUN: &str = "-- the last claimed run of a schedule
-select max(instant) from schedule_run
-where schedule_id = $1 and instant <= $2 and not is_backfill";
+select instant from schedule_run
+where schedule_id = $1 and not is_backfill
+  and punctual_time(first_id) <= clock_timestamp() + make_interval(secs => $2)
+order by instant desc limit 1";
 
 /// Most schedules have few runs. The runs of others are deleted later, piece by piece.
 const RUNS_DELETED_MAX: i64 = 1_000;
@@ -139,6 +146,7 @@ pub(super) struct Locked {
     pub(super) stored: StoredSchedule,
     pub(super) shard: i16,
     pub(super) submitted_by: Option<i16>,
+    pub(super) created_at: Timestamp,
     pub(super) now: Timestamp,
 }
 
@@ -163,6 +171,7 @@ pub(super) async fn lock(
         stored: schedule_of(&row, keys)?,
         shard: row.try_get("shard")?,
         submitted_by: row.try_get("submitted_by")?,
+        created_at: Timestamp::from_micros(row.try_get("created_at")?),
         now: Timestamp::from_micros(row.try_get("now")?),
     }))
 }
@@ -244,9 +253,8 @@ pub(super) async fn change(
     let stored = &locked.stored;
     let withdrawn = withdraw(open, locked.withdrawal(by, runs_of)).await?;
     reach(Failpoint::RunsWithdrawn);
-    let claimed_to = locked.now.minus(stored.schedule.shift()).plus(CLAIMED_AHEAD_MAX);
-    let last = sqlx::query_scalar(LAST_RUN).bind(stored.id.0).bind(claimed_to.as_millis());
-    let last: Option<i64> = last.fetch_one(&mut *open).await?;
+    let last = sqlx::query_scalar(LAST_RUN).bind(stored.id.0).bind(CLAIMED_AHEAD_MAX.as_secs_f64());
+    let last: Option<i64> = last.fetch_optional(&mut *open).await?;
     let (before, after) = (&stored.schedule.specification, &new.schedule.specification);
     let StoredSchedule { next_run_at, runs_made, skipped, not_missed, .. } = *stored;
     let change = Change {
@@ -256,6 +264,7 @@ pub(super) async fn change(
         reached: Reached { next_run_at, runs_made, skipped, not_missed },
         withdrawn,
         last_run_at: last.map(Timestamp::from_millis),
+        created_at: locked.created_at,
     };
     let shifts = Shifts { before: stored.schedule.shift(), after: new.schedule.shift() };
     let Reached { next_run_at: next, runs_made, skipped, not_missed } =
@@ -424,7 +433,11 @@ async fn delete(
         transaction.rollback().await?;
         return Ok(ScheduleChange::Unmet(Some(current)));
     }
-    withdraw(&mut transaction, locked.withdrawal(named.by, RunsOf::All)).await?;
+    let withdrawal = locked.withdrawal(named.by, RunsOf::All);
+    // A change of the key leaves backfilled runs in the shard of the former key.
+    for shard in shards_of_runs(&mut transaction, locked.stored.id).await? {
+        withdraw(&mut transaction, Withdrawal { shard, ..withdrawal }).await?;
+    }
     reach(Failpoint::RunsWithdrawn);
     let deleted = sqlx::query(AssertSqlSafe(delete_text())).bind(locked.stored.id.0);
     let deleted = deleted.execute(&mut *transaction).await?;

@@ -76,18 +76,20 @@ select exists (select from deleted)"
 
 /// A tracked task is in `task_follow` from the first attempt to the end. Before, the task is
 /// pending or in a batch. The note 1 means that its consumer has finished the task. The batches are
-/// read once for all runs: while Kafka is away, there are many.
+/// read once for all runs: while Kafka is away, there are many. The bits 52 to 64 of an id are its
+/// shard: backfilled runs may wait in the shard of a former key.
 const BUSY: &str = "-- schedules with a run that is not finished
 with run as materialized (
   select s.id, r.first_id, case
     when f.first_id is not null then f.note is distinct from 1
-    when exists (select from task t where t.shard = s.shard and t.id = r.first_id)
+    when exists (select from task t where t.shard = r.shard and t.id = r.first_id)
       or exists (select from task_far t where t.id = r.first_id) then true
     when exists (select from execlog_finished e where e.id = r.first_id) then false
   end as is_busy
   from schedule s
-  cross join lateral (select first_id from schedule_run
-    where schedule_id = s.id order by instant desc limit $2) r
+  cross join lateral (select first_id, ((get_byte(uuid_send(first_id), 6) & 15) * 256
+      + get_byte(uuid_send(first_id), 7))::smallint as shard
+    from schedule_run where schedule_id = s.id order by instant desc limit $2) r
   left join task_follow f on f.first_id = r.first_id
   where s.id = any($1)
 ), in_batch as materialized (

@@ -114,7 +114,7 @@ fn recurrence_of(row: &PgRow) -> Result<Recurrence, sqlx::Error> {
     let (gap, overlap): (String, String) = (row.try_get("dst_gap")?, row.try_get("dst_overlap")?);
     let unknown = |what: &str| unreadable(format!("the policy {what:?} is unknown"));
     Ok(Recurrence::Cron {
-        cron: Cron::parse(&cron, row.try_get("has_seconds")?).map_err(unreadable)?,
+        cron: Cron::stored(&cron, row.try_get("has_seconds")?).map_err(unreadable)?,
         zone: Zone::named(&zone).map_err(unreadable)?,
         gap: Gap::named(&gap).ok_or_else(|| unknown(&gap))?,
         overlap: Overlap::named(&overlap).ok_or_else(|| unknown(&overlap))?,

@@ -180,7 +180,9 @@ impl Ledger {
     }
 
     fn no_verdict(&self, status: u16, has_retry_after: bool, body: &Value) -> MoveVerdict {
-        match self.refused(Refusal::of(status, body, has_retry_after, &[])) {
+        // A task that would expire is not moved.
+        let refusal = Refusal::of(status, body, has_retry_after, &["expires-too-early"]);
+        match self.refused(refusal) {
             Outcome::Refused { why } => MoveVerdict::Refused { why },
             other => MoveVerdict::Unknown { why: format!("{other:?}") },
         }

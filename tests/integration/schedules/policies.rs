@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{DEADLINE, one_pending, put, run_at};
+use super::{DEADLINE, header, one_pending, put, run_at};
 use crate::support::{Api, Cluster, eventually, now_ms};
 
 const EXPIRES_AFTER_MS: i64 = 3_600_000;
@@ -62,6 +62,48 @@ async fn runs_have_the_expiry_and_the_time_to_run_of_the_policy() {
     assert!(!ids.is_empty());
     for id in ids {
         assert_eq!(terms(api, id).await, (EXPIRES_AFTER_MS, json!("2m")));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_triggered_run_has_no_submitter_as_other_runs_have_none() {
+    let cluster = Cluster::start("schedule-submitter").await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let node = cluster.node().await;
+    let (api, path) = (node.api(), format!("/v1/schedules/{topic}/poll"));
+    set_policy(api, &topic, &json!({ "submitted_by_header": true })).await;
+    put(api, &path, &json!({ "every": "300d", "payload": 1 })).await;
+    assert_eq!(api.post(&format!("{path}/trigger"), "").await.status, 201);
+    api.submit(&json!({ "topic": topic, "delay": 0, "payload": 2 })).await;
+    let records = consumer.wait_count(2, DEADLINE).await;
+    for record in &records {
+        let is_run = header(record, "punctual-schedule").is_some();
+        assert_eq!(header(record, "punctual-submitted-by").is_none(), is_run);
+    }
+}
+
+/// A run has the headers of a tracked task and of its expiry, and its topic must take it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_is_too_large_with_the_terms_of_the_policy_is_refused() {
+    let cluster = Cluster::start("schedule-large").await;
+    let topic = cluster.topic_with("small", &[("max.message.bytes", "1000")]).await;
+    let node = cluster.node().await;
+    let (api, path) = (node.api(), format!("/v1/schedules/{topic}/poll"));
+    let body =
+        |note: &str| json!({ "every": "300d", "payload_text": "x".repeat(650), "note": note });
+    put(api, &path, &body("without a policy")).await;
+    set_policy(api, &topic, &json!({ "expire_after": "1h", "ttr": "2m" })).await;
+    let other = Some(body("with a policy"));
+    let filled = Some(json!({ "last": "1h" }));
+    for refused in [
+        api.send_with(Method::PUT, &path, &[], other).await,
+        api.send_with(Method::POST, &format!("{path}/backfill"), &[], filled).await,
+        api.send_with(Method::POST, &format!("{path}/trigger"), &[], None).await,
+    ] {
+        let problem = refused.json();
+        let shown = (refused.status, problem["type"].as_str());
+        assert_eq!(shown, (422, Some("urn:punctual:problem:record-too-large")), "{problem}");
     }
 }
 

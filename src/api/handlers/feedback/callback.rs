@@ -50,7 +50,7 @@ pub async fn put(
     let (bytes, memory) = body::read(&shared, request, deadline).await?;
     let callback = read(body::text_of(&bytes)?)?;
     drop((bytes, memory));
-    if shared.knows_topic(deadline, &permit, None).await == Some(false) {
+    if shared.lacks_topic(deadline, &permit).await {
         return Err(Problem::unknown_topic(&topic));
     }
     let putting = shared.service.put_callback(&permit, callback);

@@ -102,6 +102,7 @@ pub const MOVE: Operation = Operation {
         P::TooLate,
         P::PreconditionFailed,
         P::TooFarAhead,
+        P::ExpiresTooEarly,
         P::RefusedValue,
         P::Unavailable,
         P::OutcomeUnknown,

@@ -220,6 +220,7 @@ pub const BACKFILL: Operation = Operation {
     problems: &[
         P::ScheduleNotFound,
         P::MissingField,
+        P::ConflictingFields,
         P::UnknownTopic,
         P::RecordTooLarge,
         P::KeyRequired,

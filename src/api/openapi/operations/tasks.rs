@@ -154,7 +154,8 @@ pub const MOVE: Operation = Operation {
                   (409): the task is claimed, published, cancelled or a dead letter, or an earlier \
                   attempt may be in its topic. `replaced` (409): a PUT by name has replaced the \
                   task; move the id in `replaced_by` instead. `not_found` (404). A time in the \
-                  past is due at once. Repeating is safe with `due_at`.",
+                  past is due at once. A time that is not before the `expires_at` of the task is \
+                  refused. Repeating is safe with `due_at`.",
     parameters: &[ID, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID],
     body: Some(RequestBody {
         schema: "MoveRequest",
@@ -177,6 +178,7 @@ pub const MOVE: Operation = Operation {
         P::Replaced,
         P::PreconditionFailed,
         P::TooFarAhead,
+        P::ExpiresTooEarly,
         P::RefusedValue,
         P::Unavailable,
         P::OutcomeUnknown,
@@ -220,10 +222,11 @@ pub const MOVE_MANY: Operation = Operation {
     summary: "Move many tasks to other due times",
     description: "Moves the pending tasks of a topic in a range of due times, `by` a span or `to` \
                   a time, at most 10,000 per call; `more` says whether there may be more. Their \
-                  ids, names and records stay. Claimed tasks are left alone. With `dry_run`, only \
-                  counts them. The new times must lie outside of the range, so that no task is \
-                  met twice, except for chosen tasks. With a key, `read` and `read-payload` are \
-                  needed as well.",
+                  ids, names and records stay. Claimed tasks are left alone, and so are tasks with \
+                  an `expires_at` that is not after the new time. With `dry_run`, only counts \
+                  tasks, also those that would expire. The new times must lie outside of the \
+                  range, so that no task is met twice, except for chosen tasks. With a key, `read` \
+                  and `read-payload` are needed as well.",
     parameters: &[],
     body: Some(RequestBody {
         schema: "MoveRange",

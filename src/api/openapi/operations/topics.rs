@@ -82,6 +82,7 @@ pub const PUT_POLICY: Operation = Operation {
     }),
     answers: &[OperationAnswer::json(StatusCode::OK, "Topic", "The topic with the policy.")],
     problems: &[
+        P::TopicNotFound,
         P::PreconditionFailed,
         P::MissingField,
         P::UnknownTopic,
@@ -101,7 +102,13 @@ pub const DELETE_POLICY: Operation = Operation {
     parameters: &[TOPIC, IF_MATCH, IF_NONE_MATCH],
     body: None,
     answers: &[OperationAnswer::json(StatusCode::OK, "Topic", "The topic without a policy.")],
-    problems: &[P::RequestTimeout, P::PreconditionFailed, P::Unavailable, P::OutcomeUnknown],
+    problems: &[
+        P::TopicNotFound,
+        P::RequestTimeout,
+        P::PreconditionFailed,
+        P::Unavailable,
+        P::OutcomeUnknown,
+    ],
     sample: ShellSample { before: "", path: "/v1/topics/demo/policy" },
 };
 
@@ -130,6 +137,6 @@ pub const RESUME: Operation = Operation {
     parameters: &[TOPIC],
     body: Some(REASON),
     answers: &[OperationAnswer::json(StatusCode::OK, "Topic", "The topic.")],
-    problems: &[P::Unavailable, P::OutcomeUnknown],
+    problems: &[P::TopicNotFound, P::Unavailable, P::OutcomeUnknown],
     sample: ShellSample { before: "", path: "/v1/topics/demo/resume" },
 };

@@ -4,6 +4,8 @@
 //! | topic | answer |
 //! |---|---|
 //! | `no-such-topic` | unknown topic |
+//! | `unsearched` | unknown topic; a search for its tasks does not reach its end |
+//! | `gone` | stored; Kafka has no such topic any more |
 //! | `small` | takes records up to 1000 bytes |
 //! | `compacted` | takes no record without a key |
 //! | `bad` | refused by Postgres |
@@ -95,7 +97,7 @@ impl Model {
     fn submit_one(&self, draft: Draft) -> SubmitAnswer {
         let reason = "tried".to_owned();
         match draft.record.topic.as_str() {
-            "no-such-topic" => return Err(Refusal::UnknownTopic),
+            "no-such-topic" | "unsearched" => return Err(Refusal::UnknownTopic),
             "small" if draft.record.size() > SIZE_MAX => {
                 return Err(Refusal::TooLarge { size: draft.record.size(), size_max: SIZE_MAX });
             }
@@ -372,8 +374,16 @@ impl Model {
     }
 
     pub fn knows_topic(&self, topic: &TopicName) -> Option<bool> {
+        match self.kafka_has_topic(topic)? {
+            false if topic.as_str() == "unsearched" => None,
+            false => Some(lock(&self.tasks).iter().any(|task| task.topic == *topic)),
+            true => Some(true),
+        }
+    }
+
+    pub fn kafka_has_topic(&self, topic: &TopicName) -> Option<bool> {
         match topic.as_str() {
-            "no-such-topic" => Some(lock(&self.tasks).iter().any(|task| task.topic == *topic)),
+            "no-such-topic" | "unsearched" | "gone" => Some(false),
             "unseen" => None,
             _ => Some(true),
         }

@@ -62,7 +62,7 @@ impl ScheduleService {
         // A schedule that has ended may be put again. No limit of tasks applies to how far ahead
         // the first run is: the same PUT would be refused or accepted depending on its time.
         let first = schedule.specification.timing.next_after(now);
-        let draft = draft_of(schedule, first.unwrap_or(now), Due::After(Duration::ZERO));
+        let draft = self.draft_of(schedule, first.unwrap_or(now));
         let checked = submitter.check_one(&permit.principal().name, draft, arrived_at).await?;
         if first.is_some_and(|first| first > now.plus(BEGINS_WITHIN)) {
             return Err(Refusal::TooFar { delay_max: BEGINS_WITHIN });
@@ -153,10 +153,7 @@ impl ScheduleService {
         let at = arrived_at.unwrap_or_default().floor_millis();
         let name = name.of_run(at).map_err(|_too_long| beyond_calendar(at))?;
         let submit = async |name: Option<TaskName>| {
-            let due = Due::After(Duration::ZERO);
-            let draft = Draft { name, ..draft_of(&stored.schedule, at, due) };
-            // A run has its spread from its schedule, and this one is due now.
-            let draft = Draft { spread: None, ..submitter.with_policy(by, draft) };
+            let draft = Draft { name, ..self.draft_of(&stored.schedule, at) };
             let task = submitter.check_one(by, draft, arrived_at).await?;
             let answers = submitter.group_commit.enqueue(by, vec![Submission::new(0, task)]).await;
             let answer = answers.into_iter().next().map(|(_index, answer)| answer);
@@ -195,7 +192,7 @@ impl ScheduleService {
                 Err(error) => return Ok(BackfillAnswer::Refused(error)),
             };
             let by = &permit.principal().name;
-            let draft = draft_of(&stored.schedule, now, Due::After(Duration::ZERO));
+            let draft = self.draft_of(&stored.schedule, now);
             submitter.check_one(by, draft, Some(now)).await?;
             let runs = self.backfill_runs(&stored, &instants)?;
             let done = self.store.backfill(&stored, &runs, self.name_retention, wanted.is_dry_run);
@@ -253,6 +250,23 @@ impl ScheduleService {
         }
     }
 
+    /// Makes a draft of a run that is due now, with the headers of a run at `at`. From the policy of
+    /// its topic it has the time to run and the expiry, as runs that the schedule makes, and neither
+    /// a spread nor the header with its submitter.
+    fn draft_of(&self, schedule: &Schedule, at: Timestamp) -> Draft {
+        let (policies, topic) = (&self.shared.policies, &schedule.record.topic);
+        let own = triggered_headers(&schedule.name, at);
+        let headers = schedule.record.headers.clone().followed_by(&own);
+        Draft {
+            record: Record { headers, ..schedule.record.clone() },
+            name: None,
+            due: Due::After(Duration::ZERO),
+            tracking: policies.tracking_for(topic, schedule.tracking.clone()),
+            expiry: policies.expiry_for(topic, None),
+            spread: None,
+        }
+    }
+
     async fn number_of(&self, grant: &Grant) -> Result<Option<PrincipalId>, Unavailable> {
         let number = self.shared.callers.of(&grant.principal().name).await;
         number.map_err(unavailable_of_read)
@@ -271,19 +285,4 @@ fn named<'a>(
 /// Returns the refusal of a run at an instant whose text is too long for a name.
 fn beyond_calendar(at: Timestamp) -> Refusal {
     Refusal::BadValue { reason: format!("there is no name for a run at {at}") }
-}
-
-/// Makes a draft of a run at `at`, with the headers of a run.
-fn draft_of(schedule: &Schedule, at: Timestamp, due: Due) -> Draft {
-    let own = triggered_headers(&schedule.name, at);
-    let headers = schedule.record.headers.clone().followed_by(&own);
-    let record = Record { headers, ..schedule.record.clone() };
-    Draft {
-        record,
-        name: None,
-        due,
-        tracking: schedule.tracking.clone(),
-        expiry: None,
-        spread: None,
-    }
 }

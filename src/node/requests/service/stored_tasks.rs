@@ -107,7 +107,7 @@ impl StoredTasks {
         Box::pin(self.replacer.replace(by, task, condition, &self.look_up)).await
     }
 
-    /// Moves a task to another due time.
+    /// Moves a task to another due time, unless it would have expired by then.
     pub async fn move_to(
         &self,
         permit: &TaskPermit<Move>,

@@ -30,11 +30,9 @@ impl TopicService {
         self.store.find(topic).await.map_err(unavailable_of_read)
     }
 
-    /// Returns all topics with a policy or a pause.
-    pub async fn all(&self) -> Result<Vec<StoredTopic>, Unavailable> {
-        let mut topics = self.store.all().await.map_err(unavailable_of_read)?;
-        topics.retain(StoredTopic::has_any);
-        Ok(topics)
+    /// Returns all topics that have, or had, a policy or a pause.
+    pub async fn all_or_former(&self) -> Result<Vec<StoredTopic>, Unavailable> {
+        self.store.all().await.map_err(unavailable_of_read)
     }
 
     /// Returns the number of tasks of a topic that are claimed and not settled.

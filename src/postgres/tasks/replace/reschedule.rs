@@ -11,6 +11,7 @@
 //!   └─ it names another row by now, or a record may have been sent                     gone
 //! delete the old row in task_far, else in task, and insert the new one
 //!   ├─ found ──▶ move the entry of the name                                            moved
+//!   ├─ found, but its submitter has named an expiry at the new time or before    would expire
 //!   └─ not found: claimed, cancelled or replaced meanwhile                             gone
 //! ```
 //!
@@ -30,7 +31,7 @@ use sqlx::{Connection as _, Row as _};
 use uuid::Uuid;
 
 use super::Replaces;
-use crate::domain::{Position, TaskId, TaskState, TaskView, Timestamp};
+use crate::domain::{Expiry, ExpiryTime, Position, TaskId, TaskState, TaskView, Timestamp};
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::tasks::look_up::view_of_row;
@@ -53,6 +54,8 @@ pub struct NewPlace {
 pub enum Rescheduling {
     /// The task is this row now.
     Moved { row: TaskId, view: Box<TaskView> },
+    /// No change: the submitter has named an expiry, which is not after the new due time.
+    WouldExpire { due_at: Timestamp },
     /// No change: the task was this row, which is claimed, perhaps sent, or ended, or has moved on
     /// meanwhile. A look-up tells.
     Gone { row: TaskId },
@@ -164,23 +167,22 @@ async fn reschedule(
         Some(only) if only != row => None,
         _ => see(&mut transaction, first, row).await?,
     };
-    let moved = match seen {
+    let done = match seen {
         Some(seen) => {
             carry_out(&mut transaction, (first, row), &seen, (to, retention), keys).await?
         }
-        None => None,
+        None => Rescheduling::Gone { row },
     };
-    match moved {
-        Some((row, view)) => {
+    match done {
+        Rescheduling::Moved { .. } => {
             transaction.commit().await?;
             reach(Failpoint::TaskMoved);
-            Ok(Rescheduling::Moved { row, view: Box::new(view) })
         }
-        None => {
+        Rescheduling::WouldExpire { .. } | Rescheduling::Gone { .. } => {
             transaction.rollback().await?;
-            Ok(Rescheduling::Gone { row })
         }
     }
+    Ok(done)
 }
 
 async fn see(
@@ -200,14 +202,14 @@ async fn see(
     seen.map(seen_of).transpose()
 }
 
-/// Moves the row. Returns `None` when it is too late; the transaction must then be rolled back.
+/// Moves the row. The transaction must be rolled back unless the row is moved.
 async fn carry_out(
     open: &mut PgConnection,
     (first, row): (TaskId, TaskId),
     seen: &Seen,
     (to, retention): (NewPlace, Duration),
     keys: &KeySet,
-) -> Result<Option<(TaskId, TaskView)>, sqlx::Error> {
+) -> Result<Rescheduling, sqlx::Error> {
     let next = first.moved_to(to.due_at);
     let next = match seen.has_key {
         true => next.with_position(to.position, to.random),
@@ -221,7 +223,7 @@ async fn carry_out(
         .execute(&mut *open)
         .await?;
     if followed.rows_affected() != 1 {
-        return Ok(None);
+        return Ok(Rescheduling::Gone { row });
     }
     reach(Failpoint::MoveFollowed);
     let mut taken = None;
@@ -239,7 +241,11 @@ async fn carry_out(
             break;
         }
     }
-    let Some(taken) = taken else { return Ok(None) };
+    let Some(taken) = taken else { return Ok(Rescheduling::Gone { row }) };
+    let headers: Option<Vec<u8>> = taken.try_get("headers")?;
+    if would_expire(headers.as_deref().unwrap_or_default(), to.due_at) {
+        return Ok(Rescheduling::WouldExpire { due_at: to.due_at });
+    }
     let mut view = view_of_row(&taken, first, TaskState::Scheduled, keys)?;
     if let Some(tracked) = view.tracked.as_mut() {
         // The column has the number of the next attempt.
@@ -256,5 +262,33 @@ async fn carry_out(
             .execute(open)
             .await?;
     }
-    Ok(Some((next, view)))
+    Ok(Rescheduling::Moved { row: next, view: Box::new(view) })
+}
+
+/// Returns true when a task with this column `headers` would have expired at its new due time. The
+/// expiry of a policy moves with the task. One that the submitter has named stays.
+fn would_expire(headers: &[u8], due_at: Timestamp) -> bool {
+    let time = Expiry::of_column(headers).map(|expiry| expiry.time);
+    matches!(time, Some(ExpiryTime::At(at)) if at <= due_at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Headers;
+
+    #[test]
+    fn a_task_is_not_moved_to_the_expiry_that_its_submitter_has_named() {
+        let at = Timestamp::from_millis;
+        let own = Headers::new([("h", None)]).unwrap();
+        let column = |time| Expiry::new(time).in_front_of(&own);
+        let named = column(ExpiryTime::At(at(5_000)));
+        for (due_at, expected) in [(4_999, false), (5_000, true), (5_001, true)] {
+            assert_eq!(would_expire(named.as_bytes(), at(due_at)), expected, "{due_at}");
+        }
+        let of_policy = column(ExpiryTime::After(Duration::from_secs(5)));
+        for column in [of_policy.as_bytes(), own.as_bytes(), &[]] {
+            assert!(!would_expire(column, at(9_000)));
+        }
+    }
 }

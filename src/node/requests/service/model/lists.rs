@@ -156,7 +156,10 @@ impl Model {
     }
 
     pub fn check_topic(&self, topic: &TopicName) -> Result<(), Refusal> {
-        if topic.as_str() == "no-such-topic" { Err(Refusal::UnknownTopic) } else { Ok(()) }
+        match self.kafka_has_topic(topic) {
+            Some(false) => Err(Refusal::UnknownTopic),
+            Some(true) | None => Ok(()),
+        }
     }
 
     pub async fn redrive(
