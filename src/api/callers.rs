@@ -11,6 +11,7 @@ use az::SaturatingAs as _;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::net::TcpStream;
 
+use crate::api::server::hang_up::HangUp;
 use crate::domain::Monotonic;
 
 /// The counters of one connection: requests, open requests, and the idle time.
@@ -23,6 +24,8 @@ pub struct CallerConnection {
     idle_since_millis: AtomicU64,
     has_rest: AtomicBool,
     left: Mutex<Option<TcpStream>>,
+    /// Tells a request that its caller is gone.
+    pub hang_up: HangUp,
 }
 
 impl CallerConnection {
@@ -35,6 +38,7 @@ impl CallerConnection {
             idle_since_millis: AtomicU64::new(millis_of(now)),
             has_rest: AtomicBool::new(false),
             left: Mutex::new(None),
+            hang_up: HangUp::default(),
         }
     }
 

@@ -3,6 +3,7 @@
 pub mod answer;
 mod connection;
 pub mod console;
+pub mod hang_up;
 mod linger;
 pub mod router;
 pub mod serve;

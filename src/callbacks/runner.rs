@@ -18,7 +18,7 @@ use super::sender::{NoAnswer, Sender, ServiceAnswer};
 use crate::access::permit::{Finish, Permit, Pop};
 use crate::clock;
 use crate::domain::task::tracking::REASON_MAX;
-use crate::domain::topic::callback::StoredCallback;
+use crate::domain::topic::callback::{StoredCallback, TIMEOUT_MIN};
 use crate::domain::topic::group::ConsumerGroup;
 use crate::domain::{Monotonic, Throttle};
 use crate::error_chain::chain;
@@ -251,7 +251,8 @@ impl Runner {
             clock::sleep(at.since(clock::monotonic())).await;
             let now = service.now();
             let timeout = stored.callback.timeout.min(task.finish_by.since(now));
-            if timeout.is_zero() {
+            if timeout < TIMEOUT_MIN {
+                // Nobody would wait for the answer.
                 return None;
             }
             metrics.delay.observe(now.since(task.published_at).as_secs_f64());

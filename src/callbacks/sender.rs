@@ -30,6 +30,9 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 const BODY_MAX: usize = 64 << 10;
 /// Deadline of reading them. The status has decided before.
 const BODY_DEADLINE: Duration = Duration::from_secs(1);
+/// The shortest time that `Retry-After` can ask for. A shorter one is none, and so is a date of the
+/// past.
+const LATER_MIN: Duration = Duration::from_secs(1);
 /// The longest time that `Retry-After` can ask for.
 const LATER_MAX: Duration = Duration::from_secs(86_400);
 
@@ -149,6 +152,10 @@ impl Sender {
         if let Ok(value) = HeaderValue::from_str(&signature) {
             headers.insert(HeaderName::from_static("punctual-signature"), value);
         }
+        if body.is_empty() {
+            // The client leaves it out for an empty body, and some services insist on it.
+            headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+        }
         let request = self.client.post(url).headers(headers).body(Vec::from(body));
         let asking = self.threads.run(ask(request, timeout));
         // The deadline in `ask` is late while another service keeps the thread busy.
@@ -208,7 +215,9 @@ impl Read {
 
     fn judged(self) -> ServiceAnswer {
         let reason = format!("the callback answered {}", self.status);
-        match (self.status, self.retry_after) {
+        // Without a wait, all attempts would follow each other at once: the task's back-off decides.
+        let retry_after = self.retry_after.filter(|after| *after >= LATER_MIN);
+        match (self.status, retry_after) {
             (status, _) if status.is_success() => ServiceAnswer::Finished,
             (StatusCode::GONE, _) => ServiceAnswer::Gone,
             (StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE, Some(after)) => {
@@ -393,9 +402,10 @@ mod tests {
 
     #[test]
     fn the_status_decides_and_only_two_wait_as_long_as_the_service_says() {
+        let code = |status: u16| StatusCode::from_u16(status).unwrap();
         let judged = |status: u16, after: Option<&str>| {
             let retry_after = after.and_then(span_of);
-            Read { status: StatusCode::from_u16(status).unwrap(), retry_after }.judged()
+            Read { status: code(status), retry_after }.judged()
         };
         for status in [200, 201, 202, 204, 299] {
             assert_eq!(judged(status, None), ServiceAnswer::Finished);
@@ -405,7 +415,13 @@ mod tests {
             let is_later = matches!(judged(status, Some("5")), ServiceAnswer::Later { after, .. }
                 if after == Duration::from_secs(5));
             assert!(is_later, "{status}");
-            assert!(matches!(judged(status, None), ServiceAnswer::Failed { .. }));
+            for after in [None, Some("0"), Some("Wed, 21 Oct 2015 07:28:00 GMT")] {
+                let overloaded = ServiceAnswer::Failed {
+                    reason: format!("the callback answered {}", code(status)),
+                    is_overloaded: true,
+                };
+                assert_eq!(judged(status, after), overloaded, "{after:?}");
+            }
         }
         for status in [301, 307, 400, 404, 500, 502] {
             assert!(matches!(judged(status, Some("5")), ServiceAnswer::Failed { .. }), "{status}");

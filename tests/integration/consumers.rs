@@ -366,6 +366,57 @@ async fn many_outcomes_are_repeated_and_told_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_about_a_cancelled_or_a_dropped_task_is_told_its_state() {
+    let cluster = Cluster::start("answers-too-late").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    let task = |delay: &str| json!({ "topic": topic, "delay": delay, "payload": 1, "ttr": "1h" });
+    let cancelled = api.submit(&task("1h")).await.id;
+    assert_eq!(api.verdict(cancelled).await, "cancelled");
+    let dropped = api.submit(&task("0s")).await.id;
+    eventually("it is with its consumer", DEADLINE, async || {
+        say(api, dropped, "fail", &json!({ "attempt": 1, "final": true })).await.0 == 200
+    })
+    .await;
+    eventually("it is dropped", DEADLINE, async || {
+        api.send(Method::DELETE, &format!("/v1/dead/{dropped}"), None).await.status == 200
+    })
+    .await;
+    for (id, verdict) in [(cancelled, "cancelled"), (dropped, "dead")] {
+        for (what, body) in [("finish", json!({})), ("fail", json!({ "attempt": 1 }))] {
+            let (status, problem) = say(api, id, what, &body).await;
+            assert_eq!((status, &problem["verdict"]), (409, &json!(verdict)), "{problem}");
+        }
+    }
+    let plain = json!({ "topic": topic, "delay": "1h", "payload": 1 });
+    let untracked = api.submit(&plain).await.id;
+    let (status, problem) = say(api, untracked, "finish", &json!({})).await;
+    assert_eq!((status, &problem["verdict"]), (409, &json!("not_tracked")), "{problem}");
+}
+
+/// An attempt of hours is extended more often than lines are shown.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_is_extended_often_keeps_its_receipt() {
+    let cluster = Cluster::start("extended-often").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    let task = json!({ "topic": topic, "delay": 0, "payload": 1, "ttr": "1h" });
+    let id = api.submit(&task).await.id;
+    let receipt = eventually_some("a receipt", DEADLINE, async || {
+        let shown = api.task(id).await.shown;
+        shown["receipt"].is_object().then(|| shown["receipt"].clone())
+    })
+    .await;
+    let extended = "insert into execlog_attempt (id, row_id, event, attempt, at)
+        select $1, $1, 4, 1, now() from generate_series(1, 250)";
+    sqlx::query(extended).bind(id).execute(&cluster.sql).await.unwrap();
+    let shown = api.task(id).await.shown;
+    assert_eq!(shown["receipt"], receipt, "{}", shown["attempts"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_calls_about_one_task_are_refused_and_keep_no_others_waiting() {
     let cluster = Cluster::start("outcomes-of-one").await;
     let topic = cluster.topic("orders").await;

@@ -59,6 +59,21 @@ async fn a_dead_topic_that_is_gone_too_small_or_denied_is_named_with_its_refusal
     kafka_admin::allow_all(&cluster.stack.kafka, &denied).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_is_not_redriven_to_its_own_dead_topic() {
+    let cluster = Cluster::start("dead-topics").await;
+    let node = cluster.node().await;
+    let topic = cluster.topic("orders").await;
+    let dead_topic = cluster.topic("dead").await;
+    let id = submit(&node, &topic, "1s", Some(&dead_topic)).await;
+    assert_eq!(dead_reason(&node, id).await, NOT_FINISHED);
+    let to = json!({ "to_topic": dead_topic }).to_string();
+    let refused = node.api().post(&format!("/v1/dead/{id}/redrive"), to).await;
+    let problem = refused.json();
+    assert_eq!((refused.status, &problem["field"]), (400, &json!("to_topic")), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("dead topic"), "{problem}");
+}
+
 /// The verdict on a task without a dead topic needs no Kafka.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_reason_of_a_task_without_a_dead_topic_names_none_when_its_own_topic_is_gone() {

@@ -11,6 +11,7 @@ use punctual::postgres::connection::ConnectionPurpose;
 use punctual::postgres::partitions::mover::Mover;
 use punctual::postgres::partitions::{create, take_census};
 use punctual::postgres::{Connection, PostgresSettings};
+use reqwest::Method;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -321,6 +322,53 @@ async fn a_cancel_of_many_counts_each_task_once_and_writes_its_line() {
         ),
         ("scheduled", "scheduled")
     );
+}
+
+/// The search for tasks of a topic ends at 10,000 rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_misspelt_topic_is_refused_beside_many_pending_tasks() {
+    const UNKNOWN: (u16, &str) = (422, "unknown-topic");
+    const NOT_FOUND: (u16, &str) = (404, "topic-not-found");
+    let cluster = Cluster::start("misspelt").await;
+    let (topic, former) = (cluster.topic("orders").await, cluster.topic("former").await);
+    let misspelt = format!("{}.ordres", cluster.name);
+    let node = cluster.node().await;
+    let api = node.api();
+    load(&cluster, &topic, 6_000).await;
+    let callback = json!({ "url": "https://jobs.example.com/" });
+    for (method, rest, body, (status, kind)) in [
+        (Method::POST, "/pause", Some(json!({})), UNKNOWN),
+        (Method::PUT, "/policy", Some(json!({ "ttr": "1m" })), UNKNOWN),
+        (Method::PUT, "/callback", Some(callback), UNKNOWN),
+        (Method::POST, "/pop", Some(json!({ "group": "g", "wait": "0s" })), NOT_FOUND),
+        (Method::POST, "/resume", Some(json!({})), NOT_FOUND),
+        (Method::DELETE, "/policy", None, NOT_FOUND),
+        (Method::GET, "", None, NOT_FOUND),
+    ] {
+        let path = format!("/v1/topics/{misspelt}{rest}");
+        let answer = api.send_with(method, &path, &[], body).await;
+        let (problem, wanted) = (answer.json(), json!(format!("urn:punctual:problem:{kind}")));
+        assert_eq!((answer.status, &problem["type"]), (status, &wanted), "{rest}: {problem}");
+    }
+    let policy = json!({ "ttr": "1m", "retry": { "dead_topic": misspelt } });
+    let path = format!("/v1/topics/{topic}/policy");
+    let refused = api.send_with(Method::PUT, &path, &[], Some(policy)).await;
+    let problem = refused.json();
+    assert_eq!((refused.status, &problem["field"]), (422, &json!("retry.dead_topic")), "{problem}");
+
+    // The list shows the revision of a topic that was paused, and does not list one for it alone.
+    for topic in [&topic, &former] {
+        for change in ["pause", "resume"] {
+            let answer = api.post(&format!("/v1/topics/{topic}/{change}"), "{}").await;
+            assert_eq!(answer.status, 200, "{}", answer.text);
+        }
+    }
+    let list = api.look("/v1/topics").await.json();
+    let listed: Vec<_> = list["topics"].as_array().unwrap().iter().collect();
+    let [listed] = listed[..] else { panic!("{list}") };
+    let shown = api.look(&format!("/v1/topics/{topic}")).await.json();
+    assert_eq!((&listed["topic"], &listed["revision"]), (&json!(topic), &json!(2)), "{list}");
+    assert_eq!(shown["revision"], listed["revision"], "{shown}");
 }
 
 /// Ids of one millisecond are ordered by shard. A merge over the shards would complete only a

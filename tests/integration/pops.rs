@@ -9,6 +9,8 @@ use parking_lot::Mutex;
 use punctual::domain::Timestamp;
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::process::Child;
 use uuid::Uuid;
 
@@ -304,6 +306,45 @@ async fn a_node_that_drains_ends_the_calls_that_wait() {
     node.terminate();
     assert_eq!(waiting.await.unwrap(), Vec::<Value>::new());
     assert!(node.wait_exit(DEADLINE).await.success(), "{}", node.log_tail());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_hangs_up_while_it_waits_gets_no_task() {
+    let cluster = Cluster::start("pops-gone").await;
+    let (topic, node) = (cluster.topic("orders").await, cluster.node().await);
+    let api = node.api();
+    let address = api.base().trim_start_matches("http://").to_owned();
+    let waiting = async |count: f64| {
+        eventually("the calls that wait", DEADLINE, async || {
+            api.metric("punctual_pop_waiting").await == count
+        })
+        .await;
+    };
+    for closes_both_sides in [true, false] {
+        let body = call(&topic, "30s", 10);
+        let mut caller = TcpStream::connect(&address).await.unwrap();
+        let request = format!(
+            "POST /v1/topics/{topic}/pop HTTP/1.1\r\nhost: {address}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        caller.write_all(request.as_bytes()).await.unwrap();
+        waiting(1.0).await;
+        if closes_both_sides {
+            drop(caller);
+        } else {
+            caller.shutdown().await.unwrap();
+            let mut answer = String::new();
+            caller.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.ends_with("{\"tasks\":[]}"), "{answer}");
+        }
+        waiting(0.0).await;
+        let ids = submit(api, &topic, 1, "1h").await;
+        let tasks = pop(api, &topic, "20s", 10).await;
+        let taken: Vec<_> = tasks.iter().map(|task| (&task["id"], &task["attempt"])).collect();
+        assert_eq!(taken, [(&json!(ids[0].to_string()), &json!(1))]);
+        finish(api, ids[0], 1).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -188,6 +188,7 @@ async fn check_target(
             Problem::new(ProblemType::KeyRequired, detail).at("to_topic")
         }
         Refusal::UnknownTopic => of_refusal(Refusal::UnknownTopic, origin).at("to_topic"),
+        Refusal::BadValue { reason } => Problem::invalid("to_topic", reason),
         other => of_refusal(other, origin),
     })
 }

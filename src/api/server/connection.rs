@@ -33,6 +33,7 @@ use super::unread_body::{LeavingBody, Left};
 use super::watched::WatchedStream;
 use crate::access::credential::certificate::PeerCertificate;
 use crate::api::callers::{Caller, CallerConnection};
+use crate::api::handlers::feedback::pop;
 use crate::api::shared::ApiSettings;
 use crate::clock;
 use crate::telemetry::CountGuard;
@@ -156,6 +157,9 @@ async fn serve<S>(
         if let Some(peer) = &peer {
             request.extensions_mut().insert(Arc::clone(peer));
         }
+        if !is_multiplexed && pop::is_pop(request.uri()) {
+            request.extensions_mut().insert(Arc::clone(&asked_on));
+        }
         async move { Ok::<_, Infallible>(console::answer(&api, place, request).await) }
     });
     let mut http = pin!(builder.serve_connection(TokioIo::new(stream), answer));
@@ -224,7 +228,8 @@ fn builder_of(settings: &ApiSettings, streams: Streams) -> Builder<Streams> {
         // hyper's own limit of 100 fields stays: it is an array on the stack, while room for any
         // other number is filled for each request, 5 % of the CPU of a small submit.
         // A caller may close the sending side after a request. A vanished caller looks the same
-        // until the node writes, so the request runs to the end or the deadline.
+        // until the node writes, so the request runs to the end or the deadline. Only a pop looks
+        // for it: see [`super::hang_up`].
         .half_close(true);
     builder
         .http2()

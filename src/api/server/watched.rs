@@ -171,6 +171,9 @@ impl AsyncWrite for WatchedStream {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = ready!(Pin::new(self.stream()?).poll_flush(cx));
         self.answer = None;
+        if let Some(stream) = &self.stream {
+            self.connection.hang_up.give(stream);
+        }
         Poll::Ready(flushed)
     }
 

@@ -222,6 +222,7 @@ impl Follow {
                 };
                 (verdict, if is_claimed { Effect::Mark } else { Effect::End })
             }
+            Call::Fail { .. } if was_failed && is_claimed => (Verdict::Noted, Effect::Nothing),
             Call::Fail { .. } if was_failed => (Verdict::RetryingAsBefore, Effect::Nothing),
             Call::Extend { .. } if was_failed => (Verdict::AlreadyFailed, Effect::Nothing),
             Call::Fail { is_final, .. } => {
@@ -356,6 +357,11 @@ mod tests {
         assert_eq!(again, (Verdict::RetryingAsBefore, Effect::Nothing));
         let late = failed.hear(FAIL_1, Place::Claimed, 3);
         assert_eq!(late, (Verdict::AttemptSuperseded, Effect::Nothing));
+        // In flight, no retry has a due time yet.
+        let noted = Follow { has_next: true, ..failed };
+        let second = Call::Fail { attempt: 2, is_final: false };
+        let again = noted.hear(second, Place::Claimed, 3);
+        assert_eq!(again, (Verdict::Noted, Effect::Nothing));
     }
 
     #[test]

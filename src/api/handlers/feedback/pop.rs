@@ -1,16 +1,19 @@
 //! Handler of pop: tasks for consumers without Kafka.
 
+use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{Request, StatusCode};
+use axum::http::{Request, StatusCode, Uri};
 use axum::response::Response;
 
 use crate::access::permit::{Permit, Pop};
 use crate::api::access::guard::Guard;
+use crate::api::callers::CallerConnection;
 use crate::api::handlers::topics::topic_of;
 use crate::api::json::answers;
 use crate::api::json::pops::PopsJson;
@@ -48,11 +51,13 @@ pub async fn pop(
     let topic = topic_of(path)?;
     refuse_internal(&topic, "topic")?;
     let permit: Permit<Pop> = guard.permit(&topic)?;
+    let connection = request.extensions().get::<Arc<CallerConnection>>().cloned();
     let (bytes, memory) = body::read(&shared, request, deadline).await?;
     let call = read(body::text_of(&bytes)?)?;
     drop((bytes, memory));
-    if shared.knows_topic(deadline, &permit, None).await == Some(false) {
-        return Err(Problem::topic_not_found());
+    if shared.kafka_has_topic(deadline, &permit).await == Some(false) {
+        let detail = "nothing was popped: Kafka has no topic of this name";
+        return Err(Problem::new(ProblemType::TopicNotFound, detail).at("topic"));
     }
     let longest = shared.settings.request_deadline.saturating_sub(ANSWERED_BEFORE);
     // Nobody gets a task after the end of the token.
@@ -61,10 +66,32 @@ pub async fn pop(
         None => longest,
     };
     let call = PopCall { wait: call.wait.min(longest), ..call };
-    let popping = shared.service.pop(&permit, call, guard.rights_changed());
-    let popped = shared.ask(&guard, deadline, popping, Problem::unavailable).await?;
+    let ending = guard.rights_changed().child_token();
+    let popping = shared.service.pop(&permit, call, &ending);
+    let mut popped = pin!(shared.ask(&guard, deadline, popping, Problem::unavailable));
+    let popped = tokio::select! {
+        popped = &mut popped => popped?,
+        () = hung_up(connection.as_deref()) => {
+            // Tasks that nobody reads would come again only after their time to run.
+            ending.cancel();
+            popped.await?
+        }
+    };
     let capacity = popped.iter().map(|task| task.record.bytes().saturating_mul(2)).sum();
     Ok(answers::json_of(StatusCode::OK, &PopsJson::of(&popped), capacity))
+}
+
+/// Returns true for the address of a pop.
+pub fn is_pop(uri: &Uri) -> bool {
+    uri.path().ends_with("/pop")
+}
+
+/// Waits until the caller of an HTTP/1 request has hung up.
+async fn hung_up(connection: Option<&CallerConnection>) {
+    match connection {
+        Some(connection) => connection.hang_up.wait().await,
+        None => pending().await,
+    }
 }
 
 fn read(text: &str) -> Result<PopCall, Problem> {

@@ -93,6 +93,12 @@ pub async fn heard(
     if is_busy {
         return Ok(None);
     }
+    // Cancelled tasks and dropped dead letters have left no record that tells they were tracked.
+    let is_dropped = view.state == TaskState::Dead && view.actors.dropped.is_some();
+    if view.state == TaskState::Cancelled || is_dropped {
+        let verdict = verdict_of_state(call.call, view.state);
+        return Ok(verdict.map(|verdict| Heard::Tracked(verdict, Box::new(view))));
+    }
     if view.tracked.is_none() {
         return Ok(Some(Heard::NotTracked(Box::new(view))));
     }

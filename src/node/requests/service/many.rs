@@ -133,6 +133,15 @@ impl Service {
         let facts = parts.submitter.facts(&to.principal().name, to.topic()).await?;
         let Some(id) = id else { return Ok(()) };
         let found = parts.stored.look_up.task(id).await.map_err(refusal_of_read)?;
+        let dead_topic = found.as_ref().and_then(|task| {
+            let tracked = task.tracked.as_ref()?;
+            tracked.tracking.dead_topic.as_ref()
+        });
+        if dead_topic == Some(to.topic()) {
+            let reason = "this is the dead topic of the task, whose consumer would get the dead \
+                          record again; name another topic";
+            return Err(Refusal::BadValue { reason: reason.to_owned() });
+        }
         // The redrive says what is wrong with any other task.
         match found.and_then(|task| draft_of(task, to.topic())) {
             Some(draft) => parts.submitter.check_against_topic(&draft, Ok(facts)).await.1,

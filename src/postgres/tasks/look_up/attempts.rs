@@ -27,6 +27,11 @@ select event, attempt, reason, partition, \"offset\", published_at,
   (extract(epoch from at) * 1000000)::bigint as at
 from execlog_attempt where id = $1 order by at desc limit $2";
 
+const LAST_PUBLICATION: &str = "-- look up the last publication of a task
+select event, attempt, reason, partition, \"offset\", published_at,
+  (extract(epoch from at) * 1000000)::bigint as at
+from execlog_attempt where id = $1 and \"offset\" is not null order by at desc limit 1";
+
 /// `$2` is the maximum number of lines of a task.
 const LINES_OF_MANY: &str = "-- look up the attempts of tasks
 select d.id, e.event, e.attempt, e.reason, e.partition, e.\"offset\", e.published_at,
@@ -145,9 +150,16 @@ fn current_of(row: &PgRow) -> Result<Current, sqlx::Error> {
 }
 
 async fn lines_of(open: &mut PgConnection, first: Uuid) -> Result<Vec<AttemptLine>, sqlx::Error> {
-    let rows = sqlx::query(LINES).bind(first).bind(LINES_MAX).fetch_all(open).await?;
+    let rows = sqlx::query(LINES).bind(first).bind(LINES_MAX).fetch_all(&mut *open).await?;
     let lines = rows.iter().rev().filter_map(|row| line_of(row).transpose());
-    Ok(in_order(lines.collect::<Result<_, _>>()?))
+    let mut lines: Vec<AttemptLine> = lines.collect::<Result<_, _>>()?;
+    let are_all = rows.len().saturating_as::<i64>() < LINES_MAX;
+    if !are_all && lines.iter().all(|line| line.receipt.is_none()) {
+        // An attempt that is extended for hours has more lines than are shown.
+        let last = sqlx::query(LAST_PUBLICATION).bind(first).fetch_optional(open).await?;
+        lines.extend(last.as_ref().map(line_of).transpose()?.flatten());
+    }
+    Ok(in_order(lines))
 }
 
 /// Puts the publication of an attempt before the answers to it. A consumer can be quicker than the
