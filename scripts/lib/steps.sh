@@ -2,7 +2,8 @@
 # Steps of a check, each with its name, outcome and duration, and how many cores were busy. Sourced
 # after common.sh.
 
-# Prints the time of all cores outside of idleness and waits for the disk, in hundredths of seconds.
+# Prints the busy time of all cores, in hundredths of a second: without idle time, waits for the
+# disk, and time stolen by the host.
 busy_time() {
   local user nice system interrupts soft
   read -r _ user nice system _ _ interrupts soft _ </proc/stat

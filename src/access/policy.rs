@@ -112,15 +112,15 @@ impl Policy {
         &self.replaced
     }
 
-    /// Returns when the tokens of a principal expire that do, the first one first. `None`: those of
-    /// all principals.
-    pub fn expiries(&self, principal: Option<&Principal>) -> Vec<Timestamp> {
-        let is_own = |entry: &&TokenEntry| {
+    /// Returns the expiry times of the tokens of `principal`, or of all principals for `None`, the
+    /// earliest first. Tokens that do not expire are left out.
+    pub fn expiries(&self, principal: Option<&Principal>) -> Vec<(Timestamp, TokenId)> {
+        let is_own = |(_id, entry): &(&TokenId, &TokenEntry)| {
             principal.is_none_or(|principal| entry.principal.name == principal.name)
         };
-        let mut all: Vec<Timestamp> =
-            self.tokens.values().filter(is_own).filter_map(|entry| entry.expires).collect();
-        all.sort_unstable();
+        let own = self.tokens.iter().filter(is_own);
+        let mut all: Vec<_> = own.filter_map(|(id, entry)| Some((entry.expires?, *id))).collect();
+        all.sort_unstable_by_key(|(expires, _id)| *expires);
         all
     }
 

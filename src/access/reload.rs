@@ -187,7 +187,7 @@ impl Reloader {
         self.metrics.principals.set(amount(principals));
         self.metrics.tokens.set(amount(tokens));
         self.metrics.loaded_at.set(clock::wall().as_millis().div_euclid(1000));
-        self.expiries = policy.expiries(None);
+        self.expiries = policy.expiries(None).into_iter().map(|(at, _id)| at).collect();
         self.show_expiry(clock::wall());
         self.policy.replace(policy);
         tracing::info!(file = %self.path.display(), principals, tokens, "read the auth file");

@@ -277,12 +277,12 @@ impl ApiShared {
         deadline.hold(Box::pin(self.service.kafka_has_topic(grant))).await.ok().flatten()
     }
 
-    /// Returns true when Kafka has no topic of `grant`, and a limited search finds no task and no
-    /// dead letter for it. Among many pending tasks, this may be a topic that was deleted in Kafka
-    /// and still has tasks: a misspelt name is far more common.
+    /// Returns true when Kafka has no topic of `grant`, and nothing else is known of it. A topic that
+    /// was deleted in Kafka can be paused, because its tasks wait.
     pub async fn lacks_topic(&self, deadline: Deadline, grant: &Grant) -> bool {
         self.kafka_has_topic(deadline, grant).await == Some(false)
             && self.knows_topic(deadline, grant, None).await != Some(true)
+            && !deadline.hold(Box::pin(self.service.may_have_topic(grant))).await.unwrap_or(true)
     }
 
     /// Returns the cluster's time for a request that arrives now. Until Postgres has answered, only

@@ -56,7 +56,8 @@ const OWN: u64 = 256;
 /// allows. At the limit the node accepts no connections and cannot reopen its own, and callers get
 /// no error.
 pub(super) fn make_room(connections_max: usize) {
-    let needed = connections_max.saturating_as::<u64>().saturating_add(OWN);
+    // A pop that waits has a second handle of its connection.
+    let needed = connections_max.saturating_as::<u64>().saturating_mul(2).saturating_add(OWN);
     let limit = getrlimit(Resource::Nofile);
     let is_enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed);
     if is_enough(limit.current) {

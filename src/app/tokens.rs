@@ -141,8 +141,8 @@ fn check_file(path: &Path, rules: NodeRules) -> Result<String, Ended> {
     for principal in policy.principals() {
         let rights = rights_of(&principal.rights);
         write!(text, "\n{}\n{rights}", principal.name).ok();
-        for expires in policy.expiries(Some(principal)) {
-            writeln!(text, "  token expires {expires}").ok();
+        for (expires, id) in policy.expiries(Some(principal)) {
+            writeln!(text, "  token {id} expires {expires}").ok();
         }
     }
     if let Some(rights) = policy.anonymous_rights() {
@@ -262,8 +262,12 @@ mod tests {
         let expiring = lines_for_file(&principal_name("mails").unwrap(), &other, Some(expires));
         std::fs::write(&path, format!("version = 1\n{lines}{expiring}")).unwrap();
         let told = check_file(&path, NodeRules::NONE).unwrap();
-        assert!(told.contains("  token expires 2030-01-01T00:00:00Z\n"), "{told}");
-        assert_eq!(told.matches("token expires").count(), 1, "{told}");
+        let line = format!("  token {} expires 2030-01-01T00:00:00Z\n", other.id());
+        assert_eq!(
+            (told.matches(&line).count(), told.matches("expires").count()),
+            (1, 1),
+            "{told}"
+        );
         set(0o666);
         assert_eq!(code(&in_file, token.expose()).0, 2);
         std::fs::remove_file(&path).unwrap();

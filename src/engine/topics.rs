@@ -94,8 +94,8 @@ struct TopicRecord {
     was_given_up: bool,
     /// The topic has reached its in-flight limit, and has not yet fallen a quarter below it.
     is_full: bool,
-    /// A verdict row was handed over while the breaker is half open.
-    has_trial: bool,
+    /// When a verdict row was last handed over while the breaker was half open.
+    trial_at: Option<Monotonic>,
     /// The bytes that left the in-flight records of the topic in this period, and in the one
     /// before.
     bytes_out: [usize; 2],
@@ -329,7 +329,7 @@ impl TopicBreakers {
             forbidden: None,
             was_given_up: false,
             is_full: false,
-            has_trial: false,
+            trial_at: None,
             bytes_out: [0; 2],
         })
     }
@@ -452,7 +452,7 @@ impl TopicBreakers {
                 entry.denied = None;
                 entry.refused_since = None;
                 entry.heard_at = now;
-                entry.has_trial = false;
+                entry.trial_at = None;
                 entry.state = BreakerState::HalfOpen { since: now };
                 Some(Action::Closed(topic.clone()))
             }
@@ -513,14 +513,23 @@ impl TopicBreakers {
     }
 
     /// Returns true when a verdict row may be handed over to its dead topic: never while the
-    /// breaker is open, and once while it is half open. Claims cannot leave such rows out, because
-    /// they know only the topics of the tasks.
-    pub fn lets_through(&mut self, dead_topic: &TopicName) -> bool {
+    /// breaker is open, and one by one while it is half open. Claims cannot leave such rows out,
+    /// because they know only the topics of the tasks.
+    pub fn lets_through(&mut self, dead_topic: &TopicName, now: Monotonic) -> bool {
+        let silence_max = self.settings.silence_max;
         let Some(entry) = self.topics.get_mut(dead_topic) else { return true };
         match entry.state {
             BreakerState::Closed | BreakerState::Gone { .. } => true,
-            BreakerState::HalfOpen { .. } => !std::mem::replace(&mut entry.has_trial, true),
             BreakerState::Open { .. } => false,
+            // A trial may end without a word about its topic: the record was too large, or the
+            // producer was full or replaced. Then another one follows.
+            BreakerState::HalfOpen { .. } => {
+                let is_trial = entry.trial_at.is_none_or(|at| now.since(at) >= silence_max);
+                if is_trial {
+                    entry.trial_at = Some(now);
+                }
+                is_trial
+            }
         }
     }
 

@@ -21,9 +21,9 @@ pub(super) struct Signs {
     /// How long the broker delays requests, from its last report.
     throttle: Duration,
     brokers: HashMap<String, BrokerConnection>,
-    /// A broker has answered no request between two looks.
+    /// Some broker has answered no request between the last two looks.
     is_silent: bool,
-    /// So has a broker that has not let a request time out.
+    /// Some silent broker has let no request time out lately.
     is_stalled: bool,
 }
 
@@ -34,9 +34,9 @@ struct BrokerConnection {
     is_waiting: bool,
     answers: u64,
     timeouts: u64,
-    /// A request had no answer within its whole time (`socket.timeout.ms`), and the broker has not
-    /// been seen without waiting requests since. That is not slow any more.
-    has_given_up: bool,
+    /// When a request was last seen to have had no answer within its whole time
+    /// (`socket.timeout.ms`). A broker that lets that happen is not slow any more.
+    timed_out_at: Option<Monotonic>,
 }
 
 /// The part of the statistics that is read here.
@@ -64,6 +64,9 @@ struct Window {
     max: i64,
 }
 
+/// The number of looks for which a timeout of a request counts: with the interval of the
+/// statistics, over a minute, which is longer than a request (30 s at most) and its repetition.
+const TIMED_OUT_LOOKS: u32 = 40;
 /// States of a connection that neither exists nor is being made.
 const NO_WAY: [&str; 3] = ["INIT", "DOWN", "TRY_CONNECT"];
 const UP: [&str; 2] = ["UP", "REAUTH"];
@@ -94,17 +97,16 @@ impl Signs {
         let connections = statistics.brokers.into_iter().map(|(name, broker)| {
             let is_up = UP.contains(&broker.state.as_str());
             let is_waiting = is_up && broker.waitresp_cnt > 0;
-            // A reconnection brings answers, so the number of answers proves nothing here.
-            let had_timeout = before
-                .get(&name)
-                .is_some_and(|before| before.has_given_up || broker.req_timeouts > before.timeouts);
+            let timed_out_at = before.get(&name).and_then(|before| {
+                if broker.req_timeouts > before.timeouts { Some(now) } else { before.timed_out_at }
+            });
             let connection = BrokerConnection {
                 has_way: !NO_WAY.contains(&broker.state.as_str()),
                 is_up,
                 is_waiting,
                 answers: broker.rx,
                 timeouts: broker.req_timeouts,
-                has_given_up: had_timeout && (is_waiting || !is_up),
+                timed_out_at,
             };
             (name, connection)
         });
@@ -118,7 +120,13 @@ impl Signs {
         };
         let mut silent = self.brokers.iter().filter(is_silent);
         self.is_silent = silent.clone().next().is_some();
-        self.is_stalled = silent.any(|(_name, connection)| !connection.has_given_up);
+        // Answers prove nothing after a timeout: a reconnection is answered, and nothing is stored.
+        // A broker that hangs lets the next request time out within this span.
+        let span = interval * TIMED_OUT_LOOKS;
+        let has_timed_out = |connection: &BrokerConnection| {
+            connection.timed_out_at.is_some_and(|at| now.since(at) < span)
+        };
+        self.is_stalled = silent.any(|(_name, connection)| !has_timed_out(connection));
         // A broker that is silent later is silent for another reason.
         if !self.is_silent && self.throttled_until.is_some_and(|until| until <= now) {
             self.throttled_until = None;
@@ -229,7 +237,7 @@ mod tests {
 
     /// A hung log directory: connections and small questions are answered, and nothing is stored.
     #[test]
-    fn a_broker_that_lets_requests_time_out_is_not_slow_until_it_has_answered_them() {
+    fn a_broker_that_lets_requests_time_out_is_not_slow_for_a_while() {
         let mut signs = Signs::default();
         let mut look = |turn: u64, timeouts: u64, waiting: i64, answers: u64| {
             let text = statistics_after(timeouts, ("UP", waiting, answers, 0));
@@ -239,8 +247,10 @@ mod tests {
         assert_eq!([look(1, 0, 3, 10), look(2, 0, 3, 10)], [false, true], "slow");
         assert!(!look(3, 3, 3, 11), "the requests have timed out; a reconnection was answered");
         assert_eq!([look(4, 3, 3, 11), look(9, 3, 3, 11)], [false, false], "it still hangs");
-        assert!(!look(10, 3, 0, 15), "it has answered");
-        assert_eq!([look(11, 3, 2, 15), look(12, 3, 2, 15)], [false, true], "slow again");
+        assert!(!look(18, 3, 0, 12), "the requests wait to be sent again");
+        assert_eq!([look(19, 3, 3, 12), look(20, 3, 3, 12)], [false, false], "it still hangs");
+        assert!(!look(43, 3, 2, 90), "it has answered for long, and requests always wait");
+        assert_eq!([look(44, 3, 2, 90), look(45, 3, 2, 91)], [true, false], "slow, for a look");
     }
 
     /// The quota of a client holds back requests beyond their time, too.

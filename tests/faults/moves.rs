@@ -119,6 +119,9 @@ impl<'a> Case<'a> {
         let wrong = |what: String| Some((Rule::WrongVerdict, what));
         let task = self.tasks.get(&one.id)?;
         match one.verdict {
+            MoveVerdict::Moved { .. } if self.would_expire(one) => {
+                wrong("told `moved`, and the task expires before it is due".to_owned())
+            }
             MoveVerdict::Moved { due_at } => {
                 let taken = self.history.clock.latest(one.answered_at);
                 if due_at != one.due_at && !(one.due_at..=taken).contains(&due_at) {

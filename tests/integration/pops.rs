@@ -311,7 +311,8 @@ async fn a_node_that_drains_ends_the_calls_that_wait() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_hangs_up_while_it_waits_gets_no_task() {
     let cluster = Cluster::start("pops-gone").await;
-    let (topic, node) = (cluster.topic("orders").await, cluster.node().await);
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node_with(&["--request-timeout", "2m"]).await;
     let api = node.api();
     let address = api.base().trim_start_matches("http://").to_owned();
     let waiting = async |count: f64| {
@@ -321,7 +322,7 @@ async fn a_caller_that_hangs_up_while_it_waits_gets_no_task() {
         .await;
     };
     for closes_both_sides in [true, false] {
-        let body = call(&topic, "30s", 10);
+        let body = call(&topic, "60s", 10);
         let mut caller = TcpStream::connect(&address).await.unwrap();
         let request = format!(
             "POST /v1/topics/{topic}/pop HTTP/1.1\r\nhost: {address}\r\n\
@@ -330,6 +331,7 @@ async fn a_caller_that_hangs_up_while_it_waits_gets_no_task() {
         );
         caller.write_all(request.as_bytes()).await.unwrap();
         waiting(1.0).await;
+        let gone_at = now_ms();
         if closes_both_sides {
             drop(caller);
         } else {
@@ -339,6 +341,7 @@ async fn a_caller_that_hangs_up_while_it_waits_gets_no_task() {
             assert!(answer.ends_with("{\"tasks\":[]}"), "{answer}");
         }
         waiting(0.0).await;
+        assert!(now_ms() - gone_at < 40_000, "the wait has ended by itself");
         let ids = submit(api, &topic, 1, "1h").await;
         let tasks = pop(api, &topic, "20s", 10).await;
         let taken: Vec<_> = tasks.iter().map(|task| (&task["id"], &task["attempt"])).collect();

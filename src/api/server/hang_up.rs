@@ -73,6 +73,7 @@ async fn closed(socket: OwnedFd) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::time::Duration;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -89,7 +90,7 @@ mod tests {
     #[tokio::test]
     async fn a_caller_that_sends_more_has_not_hung_up_and_nothing_is_read() {
         let (mut caller, mut stream) = pair().await;
-        let hang_up = HangUp::default();
+        let (hang_up, is_gone) = (HangUp::default(), Cell::new(false));
         let flushes = async {
             while hang_up.wanted.lock().is_none() {
                 tokio::task::yield_now().await;
@@ -97,9 +98,14 @@ mod tests {
             hang_up.give(&stream);
             caller.write_all(b"more").await.unwrap();
             tokio::time::timeout(Duration::from_millis(50), pending::<()>()).await.unwrap_err();
+            is_gone.set(true);
             drop(caller);
         };
-        let waits = tokio::time::timeout(Duration::from_secs(60), hang_up.wait());
+        let waits = async {
+            hang_up.wait().await;
+            assert!(is_gone.get(), "it has only sent more");
+        };
+        let waits = tokio::time::timeout(Duration::from_secs(60), waits);
         let (waited, ()) = tokio::join!(waits, flushes);
         waited.unwrap();
         let mut rest = String::new();

@@ -38,7 +38,8 @@ const CLAIM_TARGET: u64 = 1_000;
 
 impl Site<'_> {
     /// Reads the policies of topics, and keeps them up to date. Without the first look, a submit
-    /// would get an answer that heeds no policy. Gives up when the node is told to stop.
+    /// would get an answer that heeds no policy. When the node is told to stop, the start goes on
+    /// without: a draining node takes no task.
     pub(super) async fn start_policies(&self, core: &Core, service: &Service) {
         let (draining, stopping) = (&self.tasks.draining, self.tasks.stopping.clone());
         let keeper = PolicyKeeper::new(Arc::clone(&core.shared), &self.parts.postgres);

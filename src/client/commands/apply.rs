@@ -35,8 +35,8 @@ const ANSWERED: [&str; 10] = [
 ];
 /// The largest page of a list.
 const PAGE: &str = "1000";
-/// 2^53. From here on, a float may be another number than the one in the file. Whole numbers of 64
-/// bits are no floats.
+/// 2^53. A float of this size or more may have been rounded to another whole number. Whole numbers
+/// of 64 bits are no floats.
 const FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// A file of schedules.
@@ -117,8 +117,8 @@ pub async fn run(args: &ScheduleApply) -> Result<String, ListFailure> {
     Ok(shown(&steps, unchanged, args.dry_run))
 }
 
-/// Reads a file in YAML. JSON is YAML, too. Plain text stays text, unless it is a number or a
-/// boolean of YAML 1.2: `00123456`, `1_000` and `no` are texts.
+/// Reads a file in YAML. JSON is YAML, too. Plain text stays text, unless it is null, a boolean or a
+/// number of YAML 1.2, or binary (`0b11`): `00123456`, `1_000` and `no` are texts.
 fn read(bytes: &[u8]) -> Result<Wanted, String> {
     let text =
         std::str::from_utf8(bytes).map_err(|error| format!("the file is not UTF-8: {error}"))?;
@@ -144,7 +144,7 @@ fn read(bytes: &[u8]) -> Result<Wanted, String> {
         });
         if let Some(path) = rounded {
             return Err(format!(
-                "{path}: the number is too large to be kept exactly; write it in quotes, or give \
+                "{path}: the number may not be kept exactly; write it in quotes, or give \
                  payload_text"
             ));
         }
@@ -433,7 +433,7 @@ schedules:
             );
             let error = read(text.as_bytes()).unwrap_err();
             assert!(
-                error.starts_with("t/a: payload.to[1].account: the number is too large")
+                error.starts_with("t/a: payload.to[1].account: the number may not")
                     && error.contains("write it in quotes, or give payload_text"),
                 "{number}: {error}"
             );

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 const PREFIX: &str = "PUNCTUAL_";
 /// The most letters in which a misspelt name differs: two slips.
 const DISTANCE_MAX: usize = 2;
-/// The shortest name of a setting, without the prefix, that another name can be taken for. More
-/// names are close to shorter ones by chance.
+/// The shortest name of a setting, without the prefix, that another name can be taken for. Too many
+/// other names are close to a shorter one by chance.
 const LENGTH_MIN: usize = 6;
 
 /// Returns a warning for each of `variables` that is no setting of `command` and close to one.

@@ -51,7 +51,7 @@ pub struct Change<'a> {
     /// they were made with. Runs that are due later are not claimed: if they are still there, a
     /// caller has moved or cancelled them.
     pub last_run_at: Option<Timestamp>,
-    /// When the schedule was created. No instant before gets a run.
+    /// When the schedule was created. Plans make no run before it; a backfill may.
     pub created_at: Timestamp,
 }
 
@@ -79,8 +79,9 @@ pub const UNBROKEN_MAX: usize = 10_000;
 
 impl Change<'_> {
     /// Returns how far the schedule has come after the change at `at`. The next plan begins at the
-    /// earliest withdrawn run. With another timing it begins after `at`, after the last claimed run
-    /// and after the creation of the schedule. Runs that are not due yet are decided again.
+    /// earliest withdrawn run. Another timing begins at the first instant that is not due at `at`,
+    /// after the last claimed run and after the creation. Runs that are not due yet are decided
+    /// again.
     pub fn outcome(&self, at: Timestamp, shifts: Shifts) -> Reached {
         let now = at.minus(shifts.before.min(shifts.after)).max(self.created_at);
         let Self { after, reached, withdrawn, .. } = self;

@@ -323,7 +323,10 @@ fn refuse_large_steps(plain: &str, has_seconds: bool) -> Result<(), String> {
         let Some(step) = steps.find(|step| *step > field.highest) else { continue };
         let Field { name, value_count, .. } = field;
         let instead = field.unit.map(|(unit, suffix)| {
-            format!("; for a run every {step} {unit}, use \"every\": \"{step}{suffix}\"")
+            format!(
+                "; for a run every {step} {unit}, in no time zone, use \"every\": \
+                 \"{step}{suffix}\""
+            )
         });
         let instead = instead.unwrap_or_default();
         let why = format!(

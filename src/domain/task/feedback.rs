@@ -222,7 +222,9 @@ impl Follow {
                 };
                 (verdict, if is_claimed { Effect::Mark } else { Effect::End })
             }
-            Call::Fail { .. } if was_failed && is_claimed => (Verdict::Noted, Effect::Nothing),
+            Call::Fail { is_final: false, .. } if was_failed && is_claimed => {
+                (Verdict::Noted, Effect::Nothing)
+            }
             Call::Fail { .. } if was_failed => (Verdict::RetryingAsBefore, Effect::Nothing),
             Call::Extend { .. } if was_failed => (Verdict::AlreadyFailed, Effect::Nothing),
             Call::Fail { is_final, .. } => {

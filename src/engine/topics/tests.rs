@@ -217,19 +217,24 @@ fn records_of_a_topic_that_claims_skip_do_not_count_for_the_others() {
 
 #[test]
 fn an_open_dead_topic_gets_no_verdict_rows_and_a_half_open_one_gets_one() {
+    let lets_through =
+        |topics: &mut TopicBreakers, at: u64| topics.lets_through(&topic(), second(at));
     let mut topics = TopicBreakers::new(SETTINGS);
-    assert!(topics.lets_through(&topic()) && topics.lets_through(&topic()), "nothing is known");
+    assert!(lets_through(&mut topics, 0) && lets_through(&mut topics, 0), "nothing is known");
     let mut topics = silent_topics();
-    assert!(!topics.lets_through(&topic()));
-    for seconds in [10, 20] {
-        topics.probed(&topic(), Sight::There, second(seconds));
-        assert!(topics.lets_through(&topic()), "the trial");
-        assert!(!topics.lets_through(&topic()), "the others wait for its outcome");
-        topics.refused(&topic(), second(seconds + 1));
-        assert!(!topics.lets_through(&topic()));
+    assert!(!lets_through(&mut topics, 6));
+    for at in [10, 20] {
+        topics.probed(&topic(), Sight::There, second(at));
+        assert!(lets_through(&mut topics, at), "the trial");
+        assert!(!lets_through(&mut topics, at), "the others wait for its outcome");
+        topics.refused(&topic(), second(at + 1));
+        assert!(!lets_through(&mut topics, at + 9));
     }
-    topics.acknowledged(&topic(), second(30));
-    assert!(topics.lets_through(&topic()) && topics.lets_through(&topic()));
+    topics.probed(&topic(), Sight::There, second(30));
+    assert!(lets_through(&mut topics, 30) && !lets_through(&mut topics, 34));
+    assert!(lets_through(&mut topics, 35), "the trial has ended without a word about the topic");
+    topics.acknowledged(&topic(), second(36));
+    assert!(lets_through(&mut topics, 36) && lets_through(&mut topics, 36));
 }
 
 #[test]

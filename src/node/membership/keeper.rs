@@ -74,8 +74,9 @@ pub(super) struct MembershipKeeper {
     away_since: Option<Monotonic>,
     failure: String,
     is_wedged: bool,
-    /// The last look for a wedged part, and whether it was left out.
+    /// The last look for a wedged part.
     looked_at: Monotonic,
+    /// The last look was left out, because the process may have stood still.
     is_excused: bool,
     /// Throttles the log line that claims fail.
     failing_log: Throttle,

@@ -69,7 +69,7 @@ impl ProducerKeeper {
                 }
                 Err(_) => {}
             }
-            self.publisher.reports.try_again();
+            self.publisher.try_again();
             let now = clock::monotonic();
             let (pace, _throttle) = self.publisher.pace();
             let is_steady = self.shared.fence.has_broker() && pace == KafkaPace::Steady;

@@ -79,14 +79,30 @@ impl Publisher {
     pub fn publish(&self, held: &Arc<InFlightBatch>, index: u32, now: Timestamp) -> Handed {
         let topic = held.topic_of(correlation_id::place(index));
         let producer = self.producer_of(topic).current();
+        if self.reports.defer_if_dead_topic_is_open(held, index) {
+            return Handed::Over;
+        }
         match self.hand_over(&producer, held, index, now) {
             // A full producer ends the turn of all topics. This one has failed for good, and its
             // successor may be long in coming.
             Handed::Full if producer.inner.fatal().is_some() => {
-                self.reports.keep_for_later(Arc::clone(held), index);
+                self.reports.later.put((Arc::clone(held), index));
                 Handed::Over
             }
             handed => handed,
+        }
+    }
+
+    /// Hands over again the records that failed through no fault of their topic. Those whose
+    /// producer has failed for good wait for its successor.
+    pub fn try_again(&self) {
+        let has_failed = |one: &RenewedProducer| one.current().inner.fatal().is_some();
+        let failed: Vec<bool> = self.together.iter().map(has_failed).collect();
+        for (held, index) in self.reports.later.take() {
+            let topic = held.topic_of(correlation_id::place(index));
+            let waits = failed[topic.spread() % failed.len()];
+            let inbox = if waits { &self.reports.later } else { &self.reports.again };
+            inbox.put((held, index));
         }
     }
 
@@ -113,7 +129,6 @@ impl Publisher {
             || self.reports.bury_if_exhausted(held, index)
             || self.reports.end_if_expired(held, index, now)
             || self.reports.resolve_if_unopened(held, index)
-            || self.reports.defer_if_dead_topic_is_open(held, index)
         {
             return Handed::Over;
         }

@@ -108,6 +108,13 @@ impl Lists {
         Ok(topics_of(&self.count(None).await?, permit))
     }
 
+    /// Returns true if a count of all pending tasks has some of `topic`. A sample may miss a topic
+    /// with few tasks.
+    pub async fn counts_topic(&self, topic: &TopicName) -> Result<bool, Unavailable> {
+        let counted = self.count(None).await?;
+        Ok(counted.topics(|other| other == topic.as_str()).iter().any(|(_, count)| *count > 0))
+    }
+
     async fn count(&self, state: Option<PendingState>) -> Result<CountResult, Unavailable> {
         self.counter.count(rand::random(), state).await.map_err(unavailable_of_read)
     }

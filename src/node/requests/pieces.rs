@@ -17,7 +17,7 @@ pub enum AfterFailure {
     Retried,
     /// Only this piece has failed. Others go on.
     PieceFailed,
-    /// The others would fail as well. They are not tried.
+    /// The other pieces are not tried: they would fail as well, or time is up.
     AllFailed,
 }
 

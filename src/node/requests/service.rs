@@ -499,6 +499,18 @@ impl Service {
         Box::pin(lists.have_topic(topic, searched)).await
     }
 
+    /// Returns true when the node may have had to do with a topic that Kafka lacks: its records fail
+    /// now, it had a policy or a pause, or a count of all tasks has some of it. A failed search
+    /// proves nothing.
+    pub async fn may_have_topic(&self, grant: &Grant) -> bool {
+        let topic = grant.topic();
+        answer_by_model!(self, model => model.knows_topic(topic) == Some(true));
+        let Ok(parts) = self.opened() else { return true };
+        parts.reporter.unavailable(topic).is_some()
+            || parts.topics.find(topic).await.map_or(true, |stored| stored.revision > 0)
+            || Box::pin(parts.lists.counts_topic(topic)).await.unwrap_or(true)
+    }
+
     /// Returns whether Kafka has the topic of a grant. `None` means unknown: the caller is at the
     /// limit of look-ups, or Kafka gave no answer in time, or does not let this node see the topic.
     pub async fn kafka_has_topic(&self, grant: &Grant) -> Option<bool> {

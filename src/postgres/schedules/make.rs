@@ -76,8 +76,8 @@ select exists (select from deleted)"
 
 /// A tracked task is in `task_follow` from the first attempt to the end. Before, the task is
 /// pending or in a batch. The note 1 means that its consumer has finished the task. The batches are
-/// read once for all runs: while Kafka is away, there are many. The bits 52 to 64 of an id are its
-/// shard: backfilled runs may wait in the shard of a former key.
+/// read once for all runs: while Kafka is away, there are many. The 12 bits behind the version of
+/// an id are its shard: backfilled runs may wait in the shard of a former key.
 const BUSY: &str = "-- schedules with a run that is not finished
 with run as materialized (
   select s.id, r.first_id, case

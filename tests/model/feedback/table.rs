@@ -83,8 +83,10 @@ pub fn verdict_of(cell: Cell, call: Call, attempts_max: u16) -> Verdict {
         (Call::Finish { .. }, Cell::Awaiting(_) | Cell::Failed(_)) => Verdict::Finished,
         (Call::Finish { .. }, _) => Verdict::FinishedInFlight,
         (Call::Fail { .. } | Call::Extend { .. }, Cell::InFlight(_)) => Verdict::Noted,
-        (Call::Fail { .. }, Cell::InFlightAndFailed(_)) => Verdict::Noted,
-        (Call::Fail { .. }, Cell::Failed(_)) => Verdict::RetryingAsBefore,
+        (Call::Fail { is_final: false, .. }, Cell::InFlightAndFailed(_)) => Verdict::Noted,
+        (Call::Fail { .. }, Cell::InFlightAndFailed(_) | Cell::Failed(_)) => {
+            Verdict::RetryingAsBefore
+        }
         (Call::Fail { is_final, .. }, _) if is_final || is_last => Verdict::Dying,
         (Call::Fail { .. }, _) => Verdict::Retrying,
         (Call::Extend { .. }, Cell::InFlightAndFailed(_) | Cell::Failed(_)) => {

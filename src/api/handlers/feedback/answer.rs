@@ -83,6 +83,10 @@ pub fn of_verdict(verdict: Verdict, task: Box<TaskView>, shows: Shows) -> Result
             let detail = "the task has expired: no record of it was or will be published";
             ((P::Dead, "dead"), detail.to_owned())
         }
+        Verdict::Dead if task.actors.dropped.is_some() => {
+            let detail = "the task was a dead letter, and was dropped: no attempt can follow";
+            ((P::Dead, "dead"), detail.to_owned())
+        }
         Verdict::Dead => {
             let detail = "the task is a dead letter, or about to be one; a redrive makes further \
                           attempts";

@@ -92,13 +92,31 @@ fn a_batch_is_complete_once_and_a_second_outcome_changes_nothing() {
     assert_eq!(held.settlement(Timestamp::EPOCH).task_count(), 2);
 }
 
-#[test]
-fn a_dead_letter_is_left_out_by_the_pause_of_its_topic_and_not_of_its_dead_topic() {
+/// Returns the column `tracking` of a row whose record goes to the topic `dead`.
+fn verdict() -> Vec<u8> {
     let retry = RetryPolicy::DEFAULT;
     let ttr = Ttr::new(SECOND).unwrap();
     let dead_topic = Some(TopicName::new("dead").unwrap());
     let row = Tracking { ttr, retry, dead_topic }.first_row();
-    let tracking = TrackedRow { is_verdict: true, ..row }.encode();
+    TrackedRow { is_verdict: true, ..row }.encode()
+}
+
+/// A dead topic that takes nothing would use up the room of the other tasks.
+#[test]
+fn a_dead_letter_counts_for_its_dead_topic_and_not_for_that_of_its_task() {
+    let in_flight = within(InFlightLimits { tasks_max: 1, bytes_max: 1 << 20, batches_max: 9 });
+    let takes = |topic| in_flight.topics().takes_tasks(&TopicName::new(topic).unwrap());
+    let held = in_flight.add(batch_with(&["t"], Some(&verdict())), Past::Fresh, at(0)).unwrap();
+    assert_eq!((takes("t"), takes("dead")), (true, false));
+    assert_eq!(held.note(0, published()), Noted::Complete);
+    let settlement = Arc::new(held.settlement(Timestamp::EPOCH));
+    in_flight.settled(&held, settlement, Effect::Certain, at(1));
+    assert_eq!((takes("t"), takes("dead")), (true, true));
+}
+
+#[test]
+fn a_dead_letter_is_left_out_by_the_pause_of_its_topic_and_not_of_its_dead_topic() {
+    let tracking = verdict();
     for (paused, is_left_out) in [("t", true), ("dead", false)] {
         let batch = batch_with(&["t"], Some(&tracking));
         let held = in_flight(10).add(batch, Past::MaybeSent, at(0)).unwrap();

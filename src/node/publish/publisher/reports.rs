@@ -44,7 +44,7 @@ pub struct Reports {
     window: Duration,
     /// Tasks whose record is handed over again at the next turn of the producer keeper. The pause
     /// matters: a producer without a leader for the topic refuses the record at once.
-    later: Inbox<(Arc<InFlightBatch>, u32)>,
+    pub(super) later: Inbox<(Arc<InFlightBatch>, u32)>,
     /// Tasks whose record is handed over again now.
     pub again: Inbox<(Arc<InFlightBatch>, u32)>,
     /// Tasks whose record is handed over alone, because its Kafka batch was refused.
@@ -83,18 +83,6 @@ impl Reports {
             expired_log: Mutex::new(Throttle::new(LOG_EVERY)),
             deferred_log: Mutex::new(Throttle::new(LOG_EVERY)),
         }
-    }
-
-    /// Hands over again the records that failed through no fault of their topic.
-    pub fn try_again(&self) {
-        for record in self.later.take() {
-            self.again.put(record);
-        }
-    }
-
-    /// Keeps a record that no producer takes now for [`Self::try_again`].
-    pub(super) fn keep_for_later(&self, held: Arc<InFlightBatch>, index: u32) {
-        self.later.put((held, index));
     }
 
     /// Takes in the delivery report of a record. `is_retired` says that its producer was replaced.
@@ -183,7 +171,7 @@ impl Reports {
         let tracking = held.batch.task(place).tracking;
         let topic = held.topic_of(place);
         if !tracking.is_some_and(TrackedRow::is_of_verdict)
-            || self.in_flight.topics().lets_through(topic)
+            || self.in_flight.topics().lets_through(topic, clock::monotonic())
         {
             return false;
         }

@@ -115,10 +115,15 @@ pub async fn heard(
 /// shows is not the one after the attempt of the call.
 fn verdict_as_shown(verdict: Verdict, call: Call, (state, shown): (TaskState, u16)) -> Verdict {
     match (verdict, call) {
-        (Verdict::RetryingAsBefore, Call::Fail { attempt, .. }) if shown > attempt => {
+        // A noted call that has changed something has its own view, and never comes here.
+        (Verdict::RetryingAsBefore | Verdict::Noted, Call::Fail { attempt, .. })
+            if shown > attempt =>
+        {
             Verdict::AttemptSuperseded
         }
-        (Verdict::RetryingAsBefore, _) if state != TaskState::Scheduled => {
+        (Verdict::RetryingAsBefore | Verdict::Noted, Call::Fail { .. })
+            if state != TaskState::Scheduled =>
+        {
             verdict_of_state(call, state).unwrap_or(verdict)
         }
         _ => verdict,

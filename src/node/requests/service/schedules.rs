@@ -250,9 +250,9 @@ impl ScheduleService {
         }
     }
 
-    /// Makes a draft of a run that is due now, with the headers of a run at `at`. From the policy of
-    /// its topic it has the time to run and the expiry, as runs that the schedule makes, and neither
-    /// a spread nor the header with its submitter.
+    /// Makes a draft of a run that is due now, with the headers of a run at `at`. The draft has the
+    /// `ttr` and the expiry of the topic's policy, as all runs have. It has no spread, and no header
+    /// with its submitter.
     fn draft_of(&self, schedule: &Schedule, at: Timestamp) -> Draft {
         let (policies, topic) = (&self.shared.policies, &schedule.record.topic);
         let own = triggered_headers(&schedule.name, at);

@@ -4,7 +4,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{Row as _, postgres::PgRow};
 use uuid::Uuid;
 
-use crate::domain::{TaskId, TopicName, Unopened};
+use crate::domain::{TaskId, TopicName, TrackedRow, Unopened};
 use crate::postgres::connection::error::check_count;
 use crate::postgres::tasks::sealed::refused;
 use crate::sealing::{KeySet, OpenedRecord, OwnedColumns, RecordOwner};
@@ -12,7 +12,7 @@ use crate::sealing::{KeySet, OpenedRecord, OwnedColumns, RecordOwner};
 /// Locks the plain ones, too: `payload-keys reseal` must not seal them for their old topic
 /// meanwhile.
 const LOCK: &str = "-- lock dead letters for another topic
-select d.id, d.topic, s.is_sealed, case when s.is_sealed then d.key end as key,
+select d.id, d.topic, d.tracking, s.is_sealed, case when s.is_sealed then d.key end as key,
   case when s.is_sealed then d.payload end as payload,
   case when s.is_sealed then d.headers end as headers
 from dead_letter d
@@ -26,7 +26,8 @@ update dead_letter d set key = n.key, payload = n.payload, headers = n.headers
 from unnest($1::uuid[], $2::bytea[], $3::bytea[], $4::bytea[]) as n (id, key, payload, headers)
 where d.id = n.id";
 
-/// A dead letter that cannot go to another topic, because this node cannot open its record.
+/// A dead letter that cannot go to another topic: this node cannot open its record, or the topic is
+/// its dead topic.
 #[derive(Debug)]
 pub(super) struct Unsealable {
     pub(super) id: Uuid,
@@ -51,6 +52,14 @@ pub(super) async fn seal_for(
     let rows = sqlx::query(LOCK).bind(ids).bind(to.as_str()).fetch_all(&mut *open).await?;
     let (mut sealed, mut unsealable) = (Vec::new(), Vec::new());
     for row in &rows {
+        let tracking: Option<Vec<u8>> = row.try_get("tracking")?;
+        let tracked = tracking.and_then(|bytes| TrackedRow::decode(&bytes).ok());
+        if tracked.is_some_and(|tracked| tracked.tracking.dead_topic.as_ref() == Some(to)) {
+            // Its consumer would get the dead record again.
+            let why = "goes to the dead topic of its task".to_owned();
+            unsealable.push(Unsealable { id: row.try_get("id")?, why });
+            continue;
+        }
         if !row.try_get("is_sealed")? {
             continue;
         }
