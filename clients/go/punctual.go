@@ -333,6 +333,11 @@ func (client *Client) call(
 		got, failure := client.attempt(ctx, method, path, text, condition.header)
 		if failure == nil {
 			if !isRepeated(got.status) || problemOf(got.body).isFinal() {
+				// A refusal of a proxy does not tell whether an earlier attempt was done.
+				if isUnknown && got.status >= 400 && !problemOf(got.body).isOfNode() {
+					call, problem := method+" "+path, problemOf(got.body)
+					return answer{}, &NoAnswer{Call: call, IsUnknown: true, Err: problem}
+				}
 				got.wasLost = isUnknown
 				return got, nil
 			}
@@ -391,8 +396,8 @@ func (client *Client) attempt(
 	return got, err
 }
 
-// checked returns the body of an answer. One of a proxy is a problem if it is a 4xx. Otherwise it
-// does not tell what was done, and is an error.
+// checked returns the body of an answer. A 4xx of a proxy becomes a problem without a type. Any
+// other answer of a proxy does not say what was done, and is an error.
 func checked(status int, body []byte) ([]byte, error) {
 	isObject := json.Valid(body) && bytes.HasPrefix(bytes.TrimSpace(body), []byte("{"))
 	if isObject && (status < 400 || problemOf(body).isOfNode()) {
@@ -402,8 +407,9 @@ func checked(status int, body []byte) ([]byte, error) {
 	if status < 400 || status >= 500 {
 		return nil, fmt.Errorf("status %d: %s", status, reason)
 	}
-	problem := Problem{Status: status, Detail: reason}
+	problem := Problem{Detail: reason}
 	_ = json.Unmarshal(body, &problem) // what a proxy says, if it is JSON
+	problem.Type, problem.Status = "", status
 	return json.Marshal(problem)
 }
 

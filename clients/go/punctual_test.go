@@ -39,18 +39,18 @@ func open(t *testing.T, url string, options ...punctual.Option) *punctual.Client
 	return client
 }
 
-// answering returns a client of a server that answers all requests alike, and their number.
-func answering(t *testing.T, status int, text string) (*punctual.Client, *atomic.Int32) {
+// answering returns a client of a server that answers all requests alike, and their number. The
+// last of the statuses is that of all further answers.
+func answering(t *testing.T, text string, statuses ...int) (*punctual.Client, *atomic.Int32) {
 	t.Helper()
 	count := &atomic.Int32{}
 	server := httptest.NewServer(http.HandlerFunc(
 		func(writer http.ResponseWriter, request *http.Request) {
-			count.Add(1)
-			writer.WriteHeader(status)
+			writer.WriteHeader(statuses[min(int(count.Add(1)), len(statuses))-1])
 			fmt.Fprint(writer, text)
 		}))
 	t.Cleanup(server.Close)
-	return open(t, server.URL, punctual.RetryFor(500*time.Millisecond)), count
+	return open(t, server.URL, punctual.RetryFor(2*time.Second)), count
 }
 
 func must[T any](t *testing.T) func(T, error) T {
@@ -458,8 +458,9 @@ func TestWithoutANodeNothingWasDone(t *testing.T) {
 func TestARefusalOfAProxyIsAProblem(t *testing.T) {
 	for text, status := range map[string]int{
 		"<html>404 Not Found</html>": 404, "": 413, "[]": 400, `{"message":"Forbidden"}`: 403,
+		`{"type":"about:blank","status":"error","field":7}`: 422,
 	} {
-		client, count := answering(t, status, text)
+		client, count := answering(t, text, status)
 		_, submitted := client.Submit(ctx, "demo", later("", "none", 1))
 		_, _, got := client.Get(ctx, "demo", "order-1")
 		_, answered := client.Finish(ctx, "7", 1)
@@ -485,7 +486,7 @@ func TestAnotherAnswerOfAProxyIsNone(t *testing.T) {
 		{502, "<html>bad gateway</html>", true},
 		{503, `{"message":"Service Unavailable"}`, true},
 	} {
-		client, count := answering(t, answer.status, answer.text)
+		client, count := answering(t, answer.text, answer.status)
 		_, err := client.Submit(ctx, "demo", later("", "none", 1))
 		contains(t, fmt.Sprint(err), fmt.Sprintf("status %d: the answer is not", answer.status))
 		var failure *punctual.NoAnswer
@@ -494,9 +495,18 @@ func TestAnotherAnswerOfAProxyIsNone(t *testing.T) {
 	}
 }
 
+func TestARefusalOfAProxyDoesNotTellOfAnEarlierAttempt(t *testing.T) {
+	client, count := answering(t, "<html>of a proxy</html>", 502, 404)
+	_, err := client.Submit(ctx, "demo", later("", "none", 1))
+	contains(t, fmt.Sprint(err), "status 404: the answer is not")
+	var failure *punctual.NoAnswer
+	equal(t, errors.As(err, &failure) && failure.IsUnknown, true)
+	equal(t, count.Load(), 2)
+}
+
 func TestACallerThatWasDeniedTooOftenDoesNotRepeat(t *testing.T) {
 	text := `{"type":"urn:punctual:problem:denied-too-often","status":429}`
-	client, count := answering(t, 429, text)
+	client, count := answering(t, text, 429)
 	_, err := client.Submit(ctx, "demo", later("", "none", 1))
 	var failure *punctual.NoAnswer
 	equal(t, errors.As(err, &failure), false)
@@ -506,7 +516,7 @@ func TestACallerThatWasDeniedTooOftenDoesNotRepeat(t *testing.T) {
 }
 
 func TestAVerdictOfALaterVersionIsItsText(t *testing.T) {
-	client, _ := answering(t, 200, `{"verdict":"postponed"}`)
+	client, _ := answering(t, `{"verdict":"postponed"}`, 200)
 	cancelled := must[punctual.Cancelled](t)(client.Cancel(ctx, "demo", "order-1"))
 	equal(t, cancelled.Verdict, "postponed")
 	moved := must[punctual.Moved](t)(client.Move(ctx, "demo", "order-1", punctual.In(time.Hour)))

@@ -104,6 +104,11 @@ final class Http
                 !in_array($answer[0], self::REPEATED, true)
                 || ($answer[2]['type'] ?? '') === self::FINAL
             ) {
+                // A refusal of a proxy does not tell whether an earlier attempt was done.
+                if ($isUnknown && $answer[0] >= 400 && !Problem::isOfNode($answer[2])) {
+                    $failure = (new Problem($answer[2]))->getMessage();
+                    throw new NoAnswer("{$method} {$path}: {$failure}", true);
+                }
                 return [...$answer, $isUnknown];
             } else {
                 $problem = new Problem($answer[2]);
@@ -269,8 +274,8 @@ final class Http
     }
 
     /**
-     * Reads an answer. One of a proxy is a problem if it is a 4xx. Otherwise it does not tell what
-     * was done, and is a failure.
+     * Returns the body of an answer. A 4xx of a proxy becomes a problem without a type. Any other
+     * answer of a proxy does not say what was done, and is an error.
      */
     private static function read(int $status, string $text): array|string
     {
@@ -282,6 +287,6 @@ final class Http
         if ($status < 400 || $status >= 500) {
             return "status {$status}: {$reason}";
         }
-        return ($body ?? []) + ['type' => '', 'status' => $status, 'detail' => $reason];
+        return ['type' => '', 'status' => $status] + ($body ?? []) + ['detail' => $reason];
     }
 }

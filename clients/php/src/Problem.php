@@ -24,7 +24,7 @@ final class Problem extends \RuntimeException
         $this->slug = str_replace(self::PREFIX, '', (string) ($body['type'] ?? ''));
         $this->status = (int) ($body['status'] ?? 0);
         $this->detail = (string) ($body['detail'] ?? '');
-        $this->field = $body['field'] ?? null;
+        $this->field = is_string($body['field'] ?? null) ? $body['field'] : null;
         $reason = $this->slug === '' ? "status {$this->status}" : $this->slug;
         parent::__construct("{$reason}: {$this->detail}");
     }

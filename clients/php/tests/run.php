@@ -29,15 +29,20 @@ function thrown(string $class, callable $work): Throwable
 }
 
 /**
- * Runs work with a client of a server that answers all requests alike. Returns the requests.
+ * Runs work with a client of a server that answers all requests alike, except that `$first` is the
+ * status of the first answer. Returns the requests.
  *
  * @return list<string>
  */
-function answering(int $status, string $text, callable $work): array
+function answering(int $status, string $text, callable $work, ?int $first = null): array
 {
     $listener = stream_socket_server('tcp://127.0.0.1:0');
     $log = tmpfile();
+    $next = $first ?? $status;
     $child = pcntl_fork();
+    if ($child < 0) {
+        throw new RuntimeException('cannot fork');
+    }
     while ($child === 0) {
         $peer = stream_socket_accept($listener, 60.0);
         for ($request = ''; !str_contains($request, "\r\n\r\n");) {
@@ -50,12 +55,13 @@ function answering(int $status, string $text, callable $work): array
         }
         fwrite($log, "{$head}\r\n\r\n{$body}\0");
         $length = 'content-length: ' . strlen($text);
-        $lines = ["HTTP/1.1 {$status} -", $length, 'connection: close', '', $text];
+        $lines = ["HTTP/1.1 {$next} -", $length, 'connection: close', '', $text];
         fwrite($peer, implode("\r\n", $lines));
         fclose($peer);
+        $next = $status;
     }
     try {
-        $work(new Client('http://' . stream_socket_get_name($listener, false), retryFor: 0.5));
+        $work(new Client('http://' . stream_socket_get_name($listener, false), retryFor: 2.0));
     } finally {
         posix_kill($child, SIGKILL);
         pcntl_waitpid($child, $ended);
@@ -446,15 +452,19 @@ $rules = [
         equal(false, thrown(NoAnswer::class, $submit)->isUnknown);
     },
     'a refusal of a proxy is a problem' => static function (): void {
-        $forbidden = '{"message":"Forbidden"}';
-        $answers = [404 => '<html>404 Not Found</html>', 413 => '', 400 => '[]', 403 => $forbidden];
+        $answers = [
+            404 => '<html>404 Not Found</html>', 413 => '', 400 => '[]',
+            403 => '{"message":"Forbidden"}',
+            422 => '{"type":"about:blank","status":"error","field":7}',
+        ];
         foreach ($answers as $status => $text) {
             $check = static function (Client $client) use ($status): void {
                 $draft = ['payload' => 1, 'delay' => HOUR];
                 $submit = static fn () => $client->submit('demo', $draft);
                 foreach ([$submit, static fn () => $client->get('demo', 'order-1')] as $call) {
                     $problem = thrown(Problem::class, $call);
-                    equal(['', $status], [$problem->slug, $problem->status]);
+                    $found = [$problem->slug, $problem->status, $problem->field];
+                    equal(['', $status, null], $found);
                     equal('the answer is not of Punctual', $problem->detail);
                     equal("status {$status}: {$problem->detail}", $problem->getMessage());
                 }
@@ -477,6 +487,16 @@ $rules = [
             };
             equal(true, count(answering($status, $text, $check)) > 1);
         }
+    },
+    'a refusal of a proxy does not tell of an earlier attempt' => static function (): void {
+        $check = static function (Client $client): void {
+            $submit = static fn () => $client->submit('demo', ['payload' => 1, 'delay' => HOUR]);
+            $failure = thrown(NoAnswer::class, $submit);
+            $reason = 'status 404: the answer is not of Punctual';
+            equal(true, str_ends_with($failure->getMessage(), $reason));
+            equal(true, $failure->isUnknown);
+        };
+        equal(2, count(answering(404, '<html>of a proxy</html>', $check, 502)));
     },
     'a caller that was denied too often does not repeat' => static function (): void {
         $problem = '{"type":"urn:punctual:problem:denied-too-often","status":429}';

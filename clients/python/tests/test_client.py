@@ -36,15 +36,18 @@ TOPIC = os.environ.get("PUNCTUAL_TOPIC")
 
 
 @contextlib.contextmanager
-def answering(status, text, **headers):
-    """Yields a client of a server that answers all requests alike, and the list of them."""
+def answering(status, text, first=None, **headers):
+    """Yields a client of a server that answers all requests alike, and the list of them.
+
+    ``first`` is the status of the first answer, if that is another one.
+    """
     requests = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def answer(self):
             requests.append(f"{self.command} {self.path}")
             self.rfile.read(int(self.headers.get("content-length", 0)))
-            self.send_response(status)
+            self.send_response(first if first and len(requests) == 1 else status)
             for name, value in {**headers, "content-length": len(text.encode())}.items():
                 self.send_header(name.replace("_", "-"), str(value))
             self.end_headers()
@@ -57,7 +60,7 @@ def answering(status, text, **headers):
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        client = Client(f"http://127.0.0.1:{server.server_port}", retry_for=0.5)
+        client = Client(f"http://127.0.0.1:{server.server_port}", retry_for=2)
         try:
             yield client, requests
         finally:
@@ -534,6 +537,7 @@ class Rules(unittest.TestCase):
             (413, ""),
             (400, "[]"),
             (403, '{"message":"Forbidden"}'),
+            (422, '{"type":"about:blank","status":"error","field":7}'),
         ):
             with answering(status, text) as (client, requests):
                 with self.assertRaises(Problem) as caught:
@@ -559,6 +563,13 @@ class Rules(unittest.TestCase):
                     client.submit("demo", 1, delay=HOUR)
                 self.assertEqual(caught.exception.is_unknown, is_unknown)
                 self.assertGreater(len(requests), 1)
+
+    def test_a_refusal_of_a_proxy_does_not_tell_of_an_earlier_attempt(self):
+        with answering(404, "<html>of a proxy</html>", first=502) as (client, requests):
+            with self.assertRaisesRegex(NoAnswer, "status 404: the answer is not") as caught:
+                client.submit("demo", 1, delay=HOUR)
+            self.assertTrue(caught.exception.is_unknown)
+            self.assertEqual(len(requests), 2)
 
     def test_a_caller_that_was_denied_too_often_does_not_repeat(self):
         problem = {"type": "urn:punctual:problem:denied-too-often", "status": 429}

@@ -546,9 +546,13 @@ export class Client {
             let isFinal = false;
             try {
                 const answer = await this.attempt(method, path, headers, text);
-                if (!REPEATED.includes(answer.status) || answer.body.type === FINAL) {
+                const isLast = !REPEATED.includes(answer.status) || answer.body.type === FINAL;
+                const isOfProxy = answer.status >= 400 && answer.body.type === '';
+                if (isLast && !(isUnknown && isOfProxy)) {
                     return { ...answer, wasLost: isUnknown };
                 }
+                // A refusal of a proxy does not tell whether an earlier attempt was done.
+                isFinal = isLast;
                 const problem = new Problem(answer.body);
                 failure = problem;
                 asked = Math.min(answer.retryAfter, RETRY_AFTER_MAX);

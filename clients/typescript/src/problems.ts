@@ -26,8 +26,8 @@ export class Problem extends Error {
 }
 
 /**
- * Reads an answer. One of a proxy is a problem if it is a 4xx. Otherwise it does not tell what was
- * done.
+ * Returns the body of an answer. A 4xx of a proxy becomes a problem without a type. Any other
+ * answer of a proxy does not say what was done, and is an error.
  */
 export function read(status: number, text: string): { [member: string]: any } {
     let body: any;
@@ -39,7 +39,7 @@ export function read(status: number, text: string): { [member: string]: any } {
     const isObject = typeof body === 'object' && body !== null && !Array.isArray(body);
     if (isObject && (status < 400 || String(body.type).startsWith(PREFIX))) return body;
     const detail = 'the answer is not of Punctual';
-    if (status >= 400 && status < 500) return { type: '', status, detail, ...(isObject && body) };
+    if (status >= 400 && status < 500) return { detail, ...(isObject && body), type: '', status };
     throw new Error(`status ${status}: ${detail}`);
 }
 

@@ -35,16 +35,19 @@ const client = new Client(process.env.PUNCTUAL_URL ?? 'http://127.0.0.1:1');
 const isUnmet = (problem: Problem) => problem.status === 412;
 const losing = new Client(process.env.PUNCTUAL_LOSING_URL ?? 'http://127.0.0.1:1');
 
-/** Starts a server that answers all requests alike. Returns a client of it, and the requests. */
-async function answering(context: TestContext, status: number, text: string) {
+/**
+ * Starts a server that answers all requests alike, except that `first` is the status of the first
+ * answer. Returns a client of it, and the requests.
+ */
+async function answering(context: TestContext, status: number, text: string, first = status) {
     const requests: string[] = [];
     const server = http.createServer((request, response) => {
         requests.push(`${request.method} ${request.url}`);
-        response.writeHead(status).end(text);
+        response.writeHead(requests.length === 1 ? first : status).end(text);
     });
     await new Promise<void>((done) => server.listen(0, '127.0.0.1', done));
     const { port } = server.address() as AddressInfo;
-    const client = new Client(`http://127.0.0.1:${port}`, { retryFor: 500 });
+    const client = new Client(`http://127.0.0.1:${port}`, { retryFor: 2_000 });
     context.after(() => {
         client.close();
         server.close();
@@ -507,6 +510,7 @@ test('a refusal of a proxy is a problem', async (context) => {
         [413, ''],
         [400, '[]'],
         [403, '{"message":"Forbidden"}'],
+        [422, '{"type":"about:blank","status":"error","field":7}'],
     ] as const) {
         const { client, requests } = await answering(context, status, text);
         const refused = [
@@ -544,6 +548,18 @@ test('another answer of a proxy is none', async (context) => {
         });
         assert.ok(requests.length > 1);
     }
+});
+
+test('a refusal of a proxy does not tell of an earlier attempt', async (context) => {
+    const { client, requests } = await answering(context, 404, '<html>of a proxy</html>', 502);
+    const refused = client.submit({ topic: 'demo', payload: 1, delay: HOUR });
+    await assert.rejects(refused, (failure: NoAnswer) => {
+        assert.ok(failure instanceof NoAnswer);
+        assert.ok(failure.message.includes('status 404: the answer is not of'));
+        assert.ok(failure.isUnknown);
+        return true;
+    });
+    assert.equal(requests.length, 2);
 });
 
 test('a caller that was denied too often does not repeat', async (context) => {

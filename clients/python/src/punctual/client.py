@@ -524,6 +524,10 @@ class Client:
                 was_perhaps_done = True
                 status, retry_after, answer = self._attempt(connection, method, path, text, headers)
                 if status not in REPEATED or _is(answer, FINAL):
+                    # A refusal of a proxy does not tell whether an earlier attempt was done.
+                    is_of_proxy = status >= 400 and not str(answer.get("type")).startswith(PREFIX)
+                    if is_unknown and is_of_proxy:
+                        raise NoAnswer(f"{method} {path}: {Problem(answer)}", True)
                     return status, answer, is_unknown
                 failure = Problem(answer)
                 asked = min(_seconds(retry_after), RETRY_AFTER_MAX)
@@ -573,8 +577,8 @@ class Client:
 
 
 def _read(status, text):
-    """Reads an answer. One of a proxy is a problem if it is a 4xx. Otherwise it does not tell what
-    was done.
+    """Returns the body of an answer. A 4xx of a proxy becomes a problem without a type. Any other
+    answer of a proxy does not say what was done, and is an error.
     """
     try:
         answer = json.loads(text)
@@ -585,7 +589,7 @@ def _read(status, text):
         return answer
     reason = "the answer is not of Punctual"
     if 400 <= status < 500:
-        return {"type": "", "status": status, "detail": reason, **(answer if is_object else {})}
+        return {"detail": reason, **(answer if is_object else {}), "type": "", "status": status}
     raise http.client.HTTPException(f"status {status}: {reason}")
 
 

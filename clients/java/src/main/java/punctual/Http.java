@@ -54,6 +54,10 @@ final class Http {
             return body.path("type").asText().equals(Problem.PREFIX + slug);
         }
 
+        boolean isOfNode() {
+            return body.path("type").asText().startsWith(Problem.PREFIX);
+        }
+
         JsonNode successful() {
             if (status >= 300) throw new Problem(body);
             return body;
@@ -86,6 +90,11 @@ final class Http {
             try {
                 var answer = attempt(method, target, body, condition);
                 if (!REPEATED.contains(answer.status) || answer.is(FINAL)) {
+                    // A refusal of a proxy does not tell whether an earlier attempt was done.
+                    if (isUnknown && answer.status >= 400 && !answer.isOfNode()) {
+                        var refusal = new Problem(answer.body);
+                        throw new NoAnswer(method + " " + target + ": " + refusal, true, refusal);
+                    }
                     return new Answer(answer.status, answer.retryAfter, answer.body, isUnknown);
                 }
                 var problem = new Problem(answer.body);
@@ -132,8 +141,8 @@ final class Http {
     }
 
     /**
-     * Reads an answer. One of a proxy is a problem if it is a 4xx. Otherwise it does not tell what
-     * was done.
+     * Returns the body of an answer. A 4xx of a proxy becomes a problem without a type. Any other
+     * answer of a proxy does not say what was done, and is an error.
      */
     private static JsonNode read(int status, String text) throws IOException {
         JsonNode read = MissingNode.getInstance();
@@ -147,9 +156,9 @@ final class Http {
         var reason = "the answer is not of Punctual";
         boolean isRefusal = status >= 400 && status < 500;
         if (!isRefusal) throw new IOException("status " + status + ": " + reason);
-        var problem = Draft.JSON.createObjectNode()
-            .put("type", "").put("status", status).put("detail", reason);
-        return read instanceof ObjectNode given ? problem.setAll(given) : problem;
+        var problem = Draft.JSON.createObjectNode().put("detail", reason);
+        if (read instanceof ObjectNode given) problem.setAll(given);
+        return problem.put("type", "").put("status", status);
     }
 
     /**

@@ -33,12 +33,17 @@ class PunctualClientTest {
     /** A server that answers all requests alike, and counts them. */
     record Answering(HttpServer server, AtomicInteger count) implements AutoCloseable {
         static Answering start(int status, String text) throws IOException {
+            return start(status, status, text);
+        }
+
+        /** Answers the first request with another status. */
+        static Answering start(int first, int status, String text) throws IOException {
             var server = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
             var count = new AtomicInteger();
             server.createContext("/", exchange -> {
-                count.incrementAndGet();
+                int given = count.incrementAndGet() == 1 ? first : status;
                 exchange.getRequestBody().readAllBytes();
-                exchange.sendResponseHeaders(status, text.isEmpty() ? -1 : text.length());
+                exchange.sendResponseHeaders(given, text.isEmpty() ? -1 : text.length());
                 exchange.getResponseBody().write(text.getBytes());
                 exchange.close();
             });
@@ -48,7 +53,7 @@ class PunctualClientTest {
 
         PunctualClient client() {
             return PunctualClient.to("http://127.0.0.1:" + server.getAddress().getPort())
-                .retryFor(Duration.ofMillis(500)).build();
+                .retryFor(Duration.ofSeconds(2)).build();
         }
 
         @Override
@@ -554,7 +559,8 @@ class PunctualClientTest {
     @Test
     void aRefusalOfAProxyIsAProblem() throws Exception {
         var answers = Map.of(404, "<html>404 Not Found</html>", 413, "", 400, "[]",
-            403, "{\"message\":\"Forbidden\"}");
+            403, "{\"message\":\"Forbidden\"}",
+            422, "{\"type\":\"about:blank\",\"status\":\"error\",\"field\":7}");
         for (var answer : answers.entrySet()) {
             try (var proxy = Answering.start(answer.getKey(), answer.getValue())) {
                 var client = proxy.client();
@@ -588,6 +594,18 @@ class PunctualClientTest {
                 assertEquals(status != 408 && status != 429, failure.isUnknown());
                 assertTrue(proxy.count().get() > 1);
             }
+        }
+    }
+
+    @Test
+    void aRefusalOfAProxyDoesNotTellOfAnEarlierAttempt() throws Exception {
+        try (var proxy = Answering.start(502, 404, "<html>of a proxy</html>")) {
+            var client = proxy.client();
+            var draft = Draft.in(HOUR).payload(1);
+            var failure = assertThrows(NoAnswer.class, () -> client.submit("demo", draft));
+            assertTrue(failure.getMessage().endsWith("status 404: the answer is not of Punctual"));
+            assertTrue(failure.isUnknown());
+            assertEquals(2, proxy.count().get());
         }
     }
 
