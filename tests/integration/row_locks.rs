@@ -185,9 +185,21 @@ async fn cancels_beside_a_damaged_task_take_effect() {
         accepted[5].id
     );
     sqlx::raw_sql(sqlx::AssertSqlSafe(meet)).execute(&cluster.sql).await.unwrap();
-    // The cancels come at once, so that they share statements.
-    let cancel = |task: &Task| node.api().cancel(task.id);
-    let answers = join_all(accepted.iter().map(cancel)).await;
+    // While the first cancel waits for a lock, the others gather, and share a statement.
+    let holder = lock(&cluster, accepted[0].id).await;
+    let cancels: Vec<_> = accepted
+        .iter()
+        .map(|task| {
+            let (api, id) = (node.api().clone(), task.id);
+            tokio::spawn(async move { api.cancel(id).await })
+        })
+        .collect();
+    eventually("all of them are with the node", DEADLINE, async || {
+        node.api().metric("punctual_cancel_queue_tasks").await == 10.0
+    })
+    .await;
+    holder.close().await.unwrap();
+    let answers: Vec<_> = join_all(cancels).await.into_iter().map(Result::unwrap).collect();
     let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
     assert_eq!(statuses[5], 503, "{}", answers[5].text);
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 9, "{statuses:?}");
