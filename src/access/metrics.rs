@@ -41,8 +41,8 @@ impl Metrics {
         );
         registry.register(
             "punctual_auth_token_expires_seconds",
-            "Time at which the next token of the auth file expires, in seconds since 1970; 0 if none \
-             will",
+            "Time at which the next token of the auth file expires, in seconds since 1970; 0 if \
+             none will",
             metrics.token_expires.clone(),
         );
         registry.register(

@@ -277,8 +277,8 @@ impl ApiShared {
         deadline.hold(Box::pin(self.service.kafka_has_topic(grant))).await.ok().flatten()
     }
 
-    /// Returns true when Kafka has no topic of `grant`, and nothing else is known of it. A topic that
-    /// was deleted in Kafka can be paused, because its tasks wait.
+    /// Returns true when Kafka has no topic of `grant`, and nothing else is known of it. A topic
+    /// that was deleted in Kafka can be paused, because its tasks wait.
     pub async fn lacks_topic(&self, deadline: Deadline, grant: &Grant) -> bool {
         self.kafka_has_topic(deadline, grant).await == Some(false)
             && self.knows_topic(deadline, grant, None).await != Some(true)

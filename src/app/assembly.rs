@@ -62,7 +62,6 @@ pub async fn start(
     }
     site.free_names(&stores.names, &clock);
     let core = site.core(leaves, clock, policy)?;
-    site.start_policies(&core, service).await;
     site.preload(&core.publisher).await;
     site.start_claimers(&core);
     site.start_settling(&core);

@@ -215,7 +215,7 @@ impl Read {
 
     fn judged(self) -> ServiceAnswer {
         let reason = format!("the callback answered {}", self.status);
-        // Without a wait, all attempts would follow each other at once: the task's back-off decides.
+        // Without a wait, all attempts would follow each other at once: the back-off decides.
         let retry_after = self.retry_after.filter(|after| *after >= LATER_MIN);
         match (self.status, retry_after) {
             (status, _) if status.is_success() => ServiceAnswer::Finished,

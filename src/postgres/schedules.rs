@@ -30,6 +30,20 @@ select set_config('plan_cache_mode', 'force_generic_plan', true)";
 const PLAN_ANEW: &str = "-- plan anew
 select set_config('plan_cache_mode', 'force_custom_plan', true)";
 
+/// The shard of an id, in SQL: the 12 bits behind the version.
+macro_rules! shard_of {
+    ($id:literal) => {
+        concat!(
+            "((get_byte(uuid_send(",
+            $id,
+            "), 6) & 15) * 256 + get_byte(uuid_send(",
+            $id,
+            "), 7))::smallint"
+        )
+    };
+}
+use shard_of;
+
 /// The connections for calls of the API about schedules. None is open before the first call.
 #[derive(Debug)]
 pub struct Schedules {

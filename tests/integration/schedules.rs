@@ -32,8 +32,21 @@ fn header(record: &Record, name: &str) -> Option<String> {
 
 /// The header `punctual-run-at` as milliseconds.
 fn run_at(record: &Record) -> i64 {
-    let text = header(record, "punctual-run-at").unwrap();
+    millis(&header(record, "punctual-run-at").unwrap())
+}
+
+fn millis(text: &str) -> i64 {
     text.parse::<jiff::Timestamp>().unwrap().as_millisecond()
+}
+
+/// The member `next_run_at` as milliseconds.
+fn next_run_at(schedule: &Value) -> i64 {
+    millis(schedule["next_run_at"].as_str().unwrap())
+}
+
+/// The instant in the name of a run, as milliseconds.
+fn instant_of(run: &(String, String)) -> i64 {
+    millis(run.0.split_once('@').unwrap().1)
 }
 
 /// Returns the one pending run of a schedule that has one: its name and its id.

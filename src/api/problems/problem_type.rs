@@ -140,8 +140,8 @@ problem_types! {
                this answer, too, and has nothing left to do."
     }
     TopicNotFound(404, "topic-not-found", "There is no such topic") {
-        when: "Kafka has no topic of this name. A look-up also found no task, dead letter or policy \
-               of it. For a resume or a `DELETE`, the topic never had a policy or a pause.",
+        when: "Kafka has no topic of this name. A look-up also found no task, dead letter or \
+               policy of it. For a resume or a `DELETE`, the topic never had a policy or a pause.",
         then: "Check the name. `GET /v1/topics` lists the topics that have tasks or a policy."
     }
     MethodNotAllowed(405, "method-not-allowed", "The path does not take this method") {

@@ -157,6 +157,7 @@ async fn serve<S>(
         if let Some(peer) = &peer {
             request.extensions_mut().insert(Arc::clone(peer));
         }
+        // Only a pop asks for it, and an extension costs each request an allocation.
         if !is_multiplexed && pop::is_pop(request.uri()) {
             request.extensions_mut().insert(Arc::clone(&asked_on));
         }

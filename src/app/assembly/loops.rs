@@ -5,15 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Core, Site};
-use crate::clock;
 use crate::domain::leaves::Rules;
 use crate::engine::claiming::ClaimSettings;
-use crate::error_chain::chain;
 use crate::node::claim::{ClaimPace, ClaimParts, Claimer};
 use crate::node::in_flight::keeper::InFlightKeeper;
 use crate::node::maintenance::backlog_keeper::BacklogKeeper;
 use crate::node::publish::producer_keeper::ProducerKeeper;
-use crate::node::requests::service::Service;
 use crate::node::settle::adopter::{Adopter, AdopterParts};
 use crate::node::settle::settler::{Settler, SettlerParts, Undone};
 use crate::node::topic_keeper::TopicKeeper;
@@ -31,30 +28,10 @@ const SLACK: Duration = Duration::from_millis(750);
 /// Maximum length of a stretched tick, however wide the window is. It equals the maximum of
 /// `--tick`.
 const TICK_MAX: Duration = Duration::from_secs(1);
-/// The pause before another attempt to read the policies of topics, at the start.
-const POLICIES_RETRY: Duration = Duration::from_secs(1);
 /// Number of tasks that a claim aims at.
 const CLAIM_TARGET: u64 = 1_000;
 
 impl Site<'_> {
-    /// Reads the policies of topics, and keeps them up to date. Without the first look, a submit
-    /// would get an answer that heeds no policy. When the node is told to stop, the start goes on
-    /// without: a draining node takes no task.
-    pub(super) async fn start_policies(&self, core: &Core, service: &Service) {
-        let (draining, stopping) = (&self.tasks.draining, self.tasks.stopping.clone());
-        let keeper = PolicyKeeper::new(Arc::clone(&core.shared), &self.parts.postgres);
-        while let Some(Err(error)) = draining.run_until_cancelled(keeper.look()).await {
-            let reason = format!("cannot read the policies of topics: {}", chain(&error));
-            tracing::warn!(reason, "trying again");
-            service.waits_for(self.parts.missing(reason));
-            tokio::select! {
-                () = clock::sleep(POLICIES_RETRY) => {}
-                () = draining.cancelled() => {}
-            }
-        }
-        self.tasks.spawn("policies", keeper.run(stopping));
-    }
-
     pub(super) fn start_claimers(&self, core: &Core) {
         let (settings, cluster) = (self.settings, self.cluster);
         let pace = ClaimPace {
@@ -126,6 +103,8 @@ impl Site<'_> {
             stopping: tasks.stopping.clone(),
         };
         tasks.spawn_vital("topics", topic_keeper.run());
+        let policy_keeper = PolicyKeeper::new(Arc::clone(&core.shared), &parts.postgres);
+        tasks.spawn("policies", policy_keeper.run(tasks.stopping.clone()));
         let in_flight_keeper =
             InFlightKeeper { shared: Arc::clone(&core.shared), stopping: tasks.stopping.clone() };
         tasks.spawn("in flight", in_flight_keeper.run());

@@ -117,8 +117,8 @@ pub async fn run(args: &ScheduleApply) -> Result<String, ListFailure> {
     Ok(shown(&steps, unchanged, args.dry_run))
 }
 
-/// Reads a file in YAML. JSON is YAML, too. Plain text stays text, unless it is null, a boolean or a
-/// number of YAML 1.2, or binary (`0b11`): `00123456`, `1_000` and `no` are texts.
+/// Reads a file in YAML. JSON is YAML, too. Plain text stays text, unless it is null, a boolean or
+/// a number of YAML 1.2, or binary (`0b11`): `00123456`, `1_000` and `no` are texts.
 fn read(bytes: &[u8]) -> Result<Wanted, String> {
     let text =
         std::str::from_utf8(bytes).map_err(|error| format!("the file is not UTF-8: {error}"))?;

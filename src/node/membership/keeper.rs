@@ -173,7 +173,7 @@ impl MembershipKeeper {
     fn is_standing_still(&mut self) -> bool {
         let now = clock::monotonic();
         let pause = now.since(std::mem::replace(&mut self.looked_at, now));
-        // Perhaps the whole process stood still. The claim loops get one turn to show that they run.
+        // Perhaps the whole process stood still. The claim loops get a turn to show that they run.
         self.is_excused = pause >= STILL_MAX / 2 && !self.is_excused;
         if self.is_excused {
             return self.is_wedged;

@@ -78,11 +78,13 @@ impl Publisher {
     /// Hands the record of a task to the producer. `now`, by the cluster's clock, becomes its time.
     pub fn publish(&self, held: &Arc<InFlightBatch>, index: u32, now: Timestamp) -> Handed {
         let topic = held.topic_of(correlation_id::place(index));
-        let producer = self.producer_of(topic).current();
-        if self.reports.defer_if_dead_topic_is_open(held, index) {
+        if self.is_resolved(held, index, now)
+            || self.reports.defer_if_dead_topic_is_open(held, index)
+        {
             return Handed::Over;
         }
-        match self.hand_over(&producer, held, index, now) {
+        let producer = self.producer_of(topic).current();
+        match self.send(&producer, held, index, now) {
             // A full producer ends the turn of all topics. This one has failed for good, and its
             // successor may be long in coming.
             Handed::Full if producer.inner.fatal().is_some() => {
@@ -118,20 +120,21 @@ impl Publisher {
         }
     }
 
-    fn hand_over(
+    /// Resolves a task whose record must not be handed over. Returns false for all others.
+    fn is_resolved(&self, held: &Arc<InFlightBatch>, index: u32, now: Timestamp) -> bool {
+        self.reports.resolve_if_moot(held, index)
+            || self.reports.bury_if_exhausted(held, index)
+            || self.reports.end_if_expired(held, index, now)
+            || self.reports.resolve_if_unopened(held, index)
+    }
+
+    fn send(
         &self,
         producer: &ProducerInstance,
         held: &Arc<InFlightBatch>,
         index: u32,
         now: Timestamp,
     ) -> Handed {
-        if self.reports.resolve_if_moot(held, index)
-            || self.reports.bury_if_exhausted(held, index)
-            || self.reports.end_if_expired(held, index, now)
-            || self.reports.resolve_if_unopened(held, index)
-        {
-            return Handed::Over;
-        }
         let place = correlation_id::place(index);
         let task = held.batch.task(place);
         match producer.inner.send(
@@ -169,7 +172,10 @@ impl Publisher {
         for (held, index) in self.reports.alone.take() {
             let is_early = held.batch.due_at(correlation_id::place(index)) > now
                 && !self.reports.resolve_if_moot(&held, index);
-            if is_early || self.hand_over(&producer, &held, index, now) == Handed::Full {
+            let stays = is_early
+                || !self.is_resolved(&held, index, now)
+                    && self.send(&producer, &held, index, now) == Handed::Full;
+            if stays {
                 self.reports.alone.put((held, index));
             }
         }

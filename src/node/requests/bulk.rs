@@ -233,7 +233,17 @@ impl Bulks {
                     Err(error) => return progress.end_with_read(&error, from),
                 }
             } else {
-                match self.change_page(change, (&page, from), &mut progress).await {
+                let changed = match change {
+                    PendingChange::Cancel(_permit, by) => {
+                        let cancelled = self.cancel_page(by, &page, &mut progress).await;
+                        let cancelled = cancelled.map(|()| PageEnd::Whole);
+                        cancelled.map_err(|error| PageError { error, from })
+                    }
+                    PendingChange::Move(shift) => {
+                        self.move_page(shift, (&page, from), &mut progress).await
+                    }
+                };
+                match changed {
                     Ok(PageEnd::Whole) => {}
                     Ok(PageEnd::OutOfTime(from)) => return Ok(progress.with_more(from)),
                     Err(PageError { error, from }) => return progress.end_with(&error, from),
@@ -247,23 +257,13 @@ impl Bulks {
         }
     }
 
-    /// Changes the tasks of a page that begins behind `from`.
-    async fn change_page(
+    /// Moves the tasks of a page that begins behind `from`.
+    async fn move_page(
         &self,
-        change: PendingChange<'_>,
+        shift: Shift,
         (page, mut from): (&TaskPage, Option<Cursor>),
         progress: &mut CallProgress<'_>,
     ) -> Result<PageEnd, PageError> {
-        let shift = match change {
-            PendingChange::Cancel(_permit, by) => {
-                let cancelled = self.cancel_page(by, page, progress).await;
-                return match cancelled {
-                    Ok(()) => Ok(PageEnd::Whole),
-                    Err(error) => Err(PageError { error, from }),
-                };
-            }
-            PendingChange::Move(shift) => shift,
-        };
         for task in &page.tasks {
             if !progress.has_time() {
                 return Ok(PageEnd::OutOfTime(from));

@@ -136,7 +136,7 @@ impl CancelLane {
                 continue;
             }
             fail(&mut requests[piece], &unavailable_of(&error));
-            // Nothing of a piece that is not tried is cancelled.
+            // A piece that is not tried has cancelled nothing.
             let untried = Unavailable::ServerAway { reason: chain(&error) };
             while after == AfterFailure::AllFailed
                 && let Some(piece) = pieces.take()

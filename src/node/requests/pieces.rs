@@ -10,7 +10,7 @@ use std::ops::Range;
 use crate::domain::Monotonic;
 use crate::postgres::PostgresError;
 
-/// What becomes of a group whose piece has failed.
+/// The course of a group after the failure of one of its pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AfterFailure {
     /// The items of the piece are tried again.

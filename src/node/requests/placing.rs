@@ -61,7 +61,7 @@ pub struct RunPlacing<'a> {
     placer: Placer<'a>,
     place: (&'a TopicName, &'a ScheduleName),
     key: Option<&'a [u8]>,
-    /// What runs have from the policy of their topic.
+    /// The members of the topic's policy that runs have.
     tracking: Option<Box<Tracking>>,
     expiry: Option<Expiry>,
 }

@@ -499,9 +499,9 @@ impl Service {
         Box::pin(lists.have_topic(topic, searched)).await
     }
 
-    /// Returns true when the node may have had to do with a topic that Kafka lacks: its records fail
-    /// now, it had a policy or a pause, or a count of all tasks has some of it. A failed search
-    /// proves nothing.
+    /// Returns true when the node may have had to do with a topic that Kafka lacks: its records
+    /// fail now, it had a policy or a pause, or a count of all tasks has some of it. A failed
+    /// search proves nothing.
     pub async fn may_have_topic(&self, grant: &Grant) -> bool {
         let topic = grant.topic();
         answer_by_model!(self, model => model.knows_topic(topic) == Some(true));

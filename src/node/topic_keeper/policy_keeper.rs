@@ -88,16 +88,10 @@ impl PolicyKeeper {
         }
     }
 
-    /// Reads the policies and pauses of all topics.
-    pub async fn look(&self) -> Result<Seen, PostgresError> {
+    async fn turn(&mut self) -> Result<(), PostgresError> {
         self.shared.policies.begin_look();
         let seen = self.shared.policies.take_in(self.topics.all().await?);
         self.tell(&seen);
-        Ok(seen)
-    }
-
-    async fn turn(&mut self) -> Result<(), PostgresError> {
-        let seen = self.look().await?;
         let (now, at) = (self.shared.clock.now(), clock::monotonic());
         let Some(now) = now else { return Ok(()) };
         let is_after_pause =

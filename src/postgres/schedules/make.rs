@@ -14,9 +14,9 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 use uuid::Uuid;
 
-use super::KEEP_PLANS;
 use super::read::{self, NOW, ScheduleCounts, TAKEN};
 use super::row::{SPECIFICATION, millis_of, not_missed_of, record_of, specification_of};
+use super::{KEEP_PLANS, shard_of};
 use crate::domain::schedule::backfill;
 use crate::domain::schedule::plan::{Plan, Progress, RUNS_MAX, RunOverlap};
 use crate::domain::schedule::zone;
@@ -76,9 +76,10 @@ select exists (select from deleted)"
 
 /// A tracked task is in `task_follow` from the first attempt to the end. Before, the task is
 /// pending or in a batch. The note 1 means that its consumer has finished the task. The batches are
-/// read once for all runs: while Kafka is away, there are many. The 12 bits behind the version of
-/// an id are its shard: backfilled runs may wait in the shard of a former key.
-const BUSY: &str = "-- schedules with a run that is not finished
+/// read once for all runs: while Kafka is away, there are many. Backfilled runs may wait in the
+/// shard of a former key.
+const BUSY: &str = concat!(
+    "-- schedules with a run that is not finished
 with run as materialized (
   select s.id, r.first_id, case
     when f.first_id is not null then f.note is distinct from 1
@@ -87,8 +88,9 @@ with run as materialized (
     when exists (select from execlog_finished e where e.id = r.first_id) then false
   end as is_busy
   from schedule s
-  cross join lateral (select first_id, ((get_byte(uuid_send(first_id), 6) & 15) * 256
-      + get_byte(uuid_send(first_id), 7))::smallint as shard
+  cross join lateral (select first_id, ",
+    shard_of!("first_id"),
+    " as shard
     from schedule_run where schedule_id = s.id order by instant desc limit $2) r
   left join task_follow f on f.first_id = r.first_id
   where s.id = any($1)
@@ -97,7 +99,8 @@ with run as materialized (
   where b.settled_at is null and exists (select from run where is_busy is null)
 )
 select distinct id from run
-where is_busy or is_busy is null and first_id in (select id from in_batch)";
+where is_busy or is_busy is null and first_id in (select id from in_batch)"
+);
 
 /// A schedule whose runs are to be made.
 #[derive(Debug)]
@@ -137,7 +140,7 @@ pub struct RunTask {
     /// instant.
     pub front: Headers,
     pub headers: Headers,
-    /// What the policy of the topic says. A schedule with a `ttr` of its own has priority.
+    /// The `ttr` and `retry` of the topic's policy. Those of the schedule have priority.
     pub tracking: Option<Box<Tracking>>,
     /// True when the task is due beyond the last leaf.
     pub is_far: bool,

@@ -19,7 +19,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
 use super::row::time_of;
-use super::{KEEP_PLANS, PLAN_ANEW};
+use super::{KEEP_PLANS, PLAN_ANEW, shard_of};
 use crate::domain::schedule::change::{UNBROKEN_MAX, Withdrawn, unbroken_from};
 use crate::domain::schedule::{ScheduleId, StoredSchedule};
 use crate::domain::{PrincipalId, TaskId, Timestamp};
@@ -86,12 +86,14 @@ where exists (select from task_far t where t.id = w.row_id)
   or exists (select from task t where t.shard = $2 and t.id = w.row_id)
 order by w.instant";
 
-/// The 12 bits behind the version of an id are its shard. With 800,000 runs of a schedule of
-/// seconds, the statement takes 0.3 s, and reads only the index on (schedule_id, first_id).
-const SHARDS: &str = "-- shards of the runs of a schedule
-select distinct ((get_byte(uuid_send(first_id), 6) & 15) * 256
-  + get_byte(uuid_send(first_id), 7))::smallint
-from schedule_run where schedule_id = $1";
+/// With 800,000 runs of a schedule of seconds, the statement takes 0.3 s (Postgres 15, 2 cores,
+/// 2026-11-30), and reads only the index on (schedule_id, first_id).
+const SHARDS: &str = concat!(
+    "-- shards of the runs of a schedule
+select distinct ",
+    shard_of!("first_id"),
+    " from schedule_run where schedule_id = $1"
+);
 
 const FORGET: &str = "-- forget withdrawn runs of a schedule
 delete from schedule_run where schedule_id = $1 and first_id = any($2)

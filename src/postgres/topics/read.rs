@@ -7,7 +7,6 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Topics;
-use crate::domain::task::tracking::TrackingError;
 use crate::domain::topic::policy::{Pause, StoredTopic, TopicPolicy};
 use crate::domain::{Timestamp, TopicName, TrackedRow};
 use crate::postgres::PostgresError;
@@ -52,7 +51,7 @@ impl Topics {
         let statement = || {
             async |open: &mut PgConnection| {
                 let query = sqlx::query(AssertSqlSafe(text.clone())).bind(TOPICS_MAX);
-                query.fetch_all(open).await?.iter().map(readable_of).collect()
+                query.fetch_all(open).await?.iter().map(topic_of).collect()
             }
         };
         self.pool.read("read the policies of all topics", statement).await
@@ -70,33 +69,13 @@ impl Topics {
     }
 }
 
-/// Reads a topic, without a `ttr` and `retry` that a later version has written: one such policy must
-/// not keep a node from the pauses and policies of all topics.
-fn readable_of(row: &PgRow) -> Result<StoredTopic, sqlx::Error> {
-    match tracking_of(row)? {
-        Ok(tracking) => topic_with(row, tracking),
-        Err(error) => {
-            let topic: String = row.try_get("topic")?;
-            tracing::warn!(topic, %error, "cannot read `ttr` and `retry` of a policy");
-            topic_with(row, None)
-        }
-    }
-}
-
 pub(super) fn topic_of(row: &PgRow) -> Result<StoredTopic, sqlx::Error> {
-    let tracking = tracking_of(row)?.map_err(|error| sqlx::Error::Decode(error.into()))?;
-    topic_with(row, tracking)
-}
-
-fn tracking_of(row: &PgRow) -> Result<Result<Option<TrackedRow>, TrackingError>, sqlx::Error> {
-    let tracking: Option<Vec<u8>> = row.try_get("tracking")?;
-    Ok(tracking.map(|bytes| TrackedRow::decode(&bytes)).transpose())
-}
-
-fn topic_with(row: &PgRow, tracking: Option<TrackedRow>) -> Result<StoredTopic, sqlx::Error> {
     let time = |column: &str| -> Result<Option<Timestamp>, sqlx::Error> {
         Ok(row.try_get::<Option<i64>, _>(column)?.map(Timestamp::from_micros))
     };
+    let tracking: Option<Vec<u8>> = row.try_get("tracking")?;
+    let tracking = tracking.map(|bytes| TrackedRow::decode(&bytes)).transpose();
+    let tracking = tracking.map_err(|error| sqlx::Error::Decode(error.into()))?;
     let pending_max: Option<i64> = row.try_get("pending_max")?;
     let span = |column: &str| -> Result<Option<Duration>, sqlx::Error> {
         let millis: Option<i64> = row.try_get(column)?;

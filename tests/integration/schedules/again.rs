@@ -6,25 +6,11 @@ use punctual::domain::time::duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{DEADLINE, one_pending, pending, put};
+use super::{DEADLINE, instant_of, next_run_at, one_pending, pending, put};
 use crate::support::{Api, Cluster, eventually, now_ms};
 
 const HOUR_MS: i64 = 3_600_000;
 const MINUTE_MS: i64 = 60_000;
-
-fn millis(text: &str) -> i64 {
-    text.parse::<jiff::Timestamp>().unwrap().as_millisecond()
-}
-
-/// The member `next_run_at` as milliseconds.
-fn next_run_at(schedule: &Value) -> i64 {
-    millis(schedule["next_run_at"].as_str().unwrap())
-}
-
-/// The instant in the name of a run, as milliseconds.
-fn instant_of(run: &(String, String)) -> i64 {
-    millis(run.0.split_once('@').unwrap().1)
-}
 
 fn hourly(phase: i64, spread: Option<&str>) -> Value {
     let mut body = json!({ "every": "1h", "phase": phase, "payload": 1 });

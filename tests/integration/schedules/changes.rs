@@ -9,25 +9,11 @@ use punctual::postgres::topics::held::HeldTasks;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{DEADLINE, header, one_pending, pending, put, run_at};
+use super::{DEADLINE, header, instant_of, millis, next_run_at, one_pending, pending, put, run_at};
 use crate::support::{Api, Cluster, Record, eventually, eventually_some, now_ms};
 
 const RUNS: &str = "select count(*) from schedule_run";
 const HOUR_MS: i64 = 3_600_000;
-
-fn millis(text: &str) -> i64 {
-    text.parse::<jiff::Timestamp>().unwrap().as_millisecond()
-}
-
-/// The member `next_run_at` as milliseconds.
-fn next_run_at(schedule: &Value) -> i64 {
-    millis(schedule["next_run_at"].as_str().unwrap())
-}
-
-/// The instant in the name of a run, as milliseconds.
-fn instant_of(run: &(String, String)) -> i64 {
-    millis(run.0.split_once('@').unwrap().1)
-}
 
 /// Returns the pending runs whose instants passed this many milliseconds ago, or earlier.
 async fn overdue(cluster: &Cluster, age: i64) -> Vec<(String, String)> {

@@ -1,4 +1,4 @@
-//! What runs of schedules have from the policy of their topic.
+//! Members of the policy of a topic that runs of its schedules have.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ fn millis(shown: &Value, member: &str) -> i64 {
     text.parse::<jiff::Timestamp>().unwrap().as_millisecond()
 }
 
-/// What a look-up shows of a run: when it expires after its due time, and its `ttr`.
+/// Returns the time from the due time of a run to its expiry, and its `ttr`.
 async fn terms(api: &Api, id: Uuid) -> (i64, Value) {
     let shown = api.task(id).await.shown;
     (millis(&shown, "expires_at") - millis(&shown, "due_at"), shown["ttr"].clone())
@@ -129,34 +129,4 @@ async fn a_run_that_is_too_late_expires() {
     }
     let expired = "select count(*) from execlog where state = 'expired'";
     eventually("runs have expired", DEADLINE, async || cluster.count(expired).await > 0).await;
-}
-
-/// A submit that is answered before the node knows the policies would never expire.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_takes_no_task_before_it_has_read_the_policies() {
-    let cluster = Cluster::start("policies-first").await;
-    let topic = cluster.topic("orders").await;
-    let mut node = cluster.node().await;
-    set_policy(node.api(), &topic, &json!({ "expire_after": "1h" })).await;
-    node.kill().await;
-
-    let mut lock = cluster.sql.begin().await.unwrap();
-    let text = "lock table topic_policy in access exclusive mode";
-    sqlx::query(text).execute(&mut *lock).await.unwrap();
-    let mut node = cluster.spawn(&[]);
-    node.wait_listening().await;
-    let task = json!({ "topic": topic, "delay": "30d", "payload": 1 }).to_string();
-    let waits = "select count(*) from pg_stat_activity where datname = current_database()
-        and wait_event_type = 'Lock' and query like '%topic_policy%'";
-    eventually("the node reads the policies", DEADLINE, async || cluster.count(waits).await > 0)
-        .await;
-    let until = now_ms() + 2_000;
-    while now_ms() < until {
-        let answer = node.api().post("/v1/tasks", task.clone()).await;
-        assert_eq!(answer.status, 503, "{}", answer.text);
-    }
-    lock.commit().await.unwrap();
-    node.wait_ready().await;
-    let id = node.api().submit_all(&[serde_json::from_str(&task).unwrap()]).await[0].id;
-    assert_eq!(terms(node.api(), id).await.0, EXPIRES_AFTER_MS);
 }

@@ -170,7 +170,7 @@ impl Reports {
         let place = correlation_id::place(index);
         let tracking = held.batch.task(place).tracking;
         let topic = held.topic_of(place);
-        if !tracking.is_some_and(TrackedRow::is_of_verdict)
+        if tracking.and_then(TrackedRow::dead_topic_of_verdict).is_none()
             || self.in_flight.topics().lets_through(topic, clock::monotonic())
         {
             return false;

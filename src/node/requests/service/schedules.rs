@@ -251,8 +251,8 @@ impl ScheduleService {
     }
 
     /// Makes a draft of a run that is due now, with the headers of a run at `at`. The draft has the
-    /// `ttr` and the expiry of the topic's policy, as all runs have. It has no spread, and no header
-    /// with its submitter.
+    /// `ttr` and the expiry of the topic's policy, as all runs have. The draft has no spread, and
+    /// no header with its submitter.
     fn draft_of(&self, schedule: &Schedule, at: Timestamp) -> Draft {
         let (policies, topic) = (&self.shared.policies, &schedule.record.topic);
         let own = triggered_headers(&schedule.name, at);
