@@ -152,6 +152,13 @@ impl Batch {
         self.tasks[index].sent_to
     }
 
+    /// Returns the dead topic of each verdict row that has one, and the topic of the task.
+    pub fn verdict_topics(&self) -> impl Iterator<Item = (&TopicName, &TopicName)> {
+        let verdicts = self.tasks.iter().filter(|task| task.sent_to != task.topic);
+        let name = |topic: u16| &self.topics[usize::from(topic)];
+        verdicts.map(move |task| (name(task.sent_to), name(task.topic)))
+    }
+
     pub fn task(&self, index: usize) -> BatchTask<'_> {
         let entry = &self.tasks[index];
         BatchTask {

@@ -20,7 +20,7 @@
 //! acknowledged records. While Kafka throttles the node, each topic may have about as many bytes in
 //! flight as it has sent lately.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use crate::domain::{Monotonic, TopicName};
@@ -104,7 +104,7 @@ struct TopicRecord {
 /// An action that the caller takes for a topic.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Ask Kafka for the topic's metadata, and pass the answer to [`TopicBreakers::looked`].
+    /// Ask Kafka for the topic's metadata, and pass the answer to [`TopicBreakers::probed`].
     Probe(TopicName),
     Opened(TopicName),
     /// Kafka says that the topic does not exist. If Kafka goes on saying so for this long, the
@@ -218,6 +218,8 @@ pub enum Sight {
 pub struct TopicBreakers {
     settings: TopicSettings,
     topics: HashMap<TopicName, TopicRecord>,
+    /// The topics of the tasks whose verdict rows are in flight, for each of their dead topics.
+    sources: BTreeMap<TopicName, BTreeSet<TopicName>>,
     pace: KafkaPace,
     /// The longest wait for an acknowledgement, over the records of all topics acknowledged in this
     /// period, and in the one before.
@@ -230,6 +232,7 @@ impl TopicBreakers {
         Self {
             settings,
             topics: HashMap::new(),
+            sources: BTreeMap::new(),
             pace: KafkaPace::Steady,
             waits: [Duration::ZERO; 2],
             period_began_at: Monotonic::default(),
@@ -262,6 +265,14 @@ impl TopicBreakers {
         entry.tasks = entry.tasks.saturating_add(tasks);
         entry.bytes = entry.bytes.saturating_add(bytes);
         entry.fill(settings, pace);
+    }
+
+    /// Records that verdict rows of tasks of `topic` are among the in-flight records of a dead
+    /// topic.
+    pub fn add_source(&mut self, dead_topic: &TopicName, topic: &TopicName) {
+        if !self.sources.get(dead_topic).is_some_and(|sources| sources.contains(topic)) {
+            self.sources.entry(dead_topic.clone()).or_default().insert(topic.clone());
+        }
     }
 
     /// Records that a record was refused because of the topic: the topic or the partition takes no
@@ -341,6 +352,9 @@ impl TopicBreakers {
             entry.bytes = entry.bytes.saturating_sub(bytes);
             entry.bytes_out[0] = entry.bytes_out[0].saturating_add(bytes);
             entry.drain(self.settings, self.pace);
+            if entry.tasks == 0 {
+                self.sources.remove(topic);
+            }
         }
     }
 
@@ -483,22 +497,26 @@ impl TopicBreakers {
     }
 
     /// Returns the topics whose tasks claims skip: open ones, half-open ones with a probe under
-    /// way, and full ones.
-    pub fn left_out(&self) -> Vec<TopicName> {
-        self.topics
-            .iter()
-            .filter(|(_, topic)| topic.is_left_out())
-            .map(|(name, _)| name.clone())
-            .collect()
+    /// way, full ones, and those behind a full dead topic.
+    pub fn left_out(&self) -> BTreeSet<TopicName> {
+        let left_out = self.topics.iter().filter(|(_, topic)| topic.is_left_out());
+        left_out.map(|(name, _)| name).chain(self.behind_full()).cloned().collect()
     }
 
-    /// Returns the topics skipped only because of their in-flight limit: they will soon have room.
+    /// Returns the topics skipped only because of an in-flight limit: they will soon have room.
     pub fn full(&self) -> BTreeSet<TopicName> {
-        self.topics
-            .iter()
-            .filter(|(_, topic)| topic.is_left_out_for_now())
-            .map(|(name, _)| name.clone())
-            .collect()
+        let full = self.topics.iter().filter(|(_, topic)| topic.is_left_out_for_now());
+        full.map(|(name, _)| name).chain(self.behind_full()).cloned().collect()
+    }
+
+    /// Returns the topics whose verdict rows fill a dead topic. Claims know only the topics of the
+    /// tasks, so without these claims there are no further records for the dead topic.
+    fn behind_full(&self) -> impl Iterator<Item = &TopicName> {
+        let is_full = |dead_topic: &TopicName| {
+            self.topics.get(dead_topic).is_some_and(TopicRecord::is_left_out_for_now)
+        };
+        let full = self.sources.iter().filter(move |(dead_topic, _)| is_full(dead_topic));
+        full.flat_map(|(_, sources)| sources)
     }
 
     /// Returns the in-flight tasks and bytes of the topics that claims skip.
@@ -510,6 +528,7 @@ impl TopicBreakers {
     /// Returns true when claims take tasks of the topic.
     pub fn takes_tasks(&self, topic: &TopicName) -> bool {
         self.topics.get(topic).is_none_or(|topic| !topic.is_left_out())
+            && !self.behind_full().any(|behind| behind == topic)
     }
 
     /// Returns true when a verdict row may be handed over to its dead topic: never while the

@@ -376,9 +376,8 @@ impl Claimer {
         let batch = BatchId::new(now, rand::random(), rand::random());
         let (left_out, full) = {
             let topics = self.shared.in_flight.topics();
-            let mut left_out = topics.left_out();
-            left_out.extend(claim.left_out.iter().cloned());
-            (left_out, topics.full())
+            let skipped = topics.left_out().into_iter().chain(claim.left_out.iter().cloned());
+            (skipped.collect::<Vec<_>>(), topics.full())
         };
         let quarantined = self.shared.calls.quarantined();
         let shards = match claim.scope {

@@ -36,7 +36,7 @@ fn probed_topics() -> TopicBreakers {
 #[test]
 fn a_silent_topic_becomes_unavailable_and_an_acknowledgement_ends_that() {
     let mut topics = silent_topics();
-    assert_eq!(topics.left_out(), [topic()]);
+    assert_eq!(topics.left_out(), [topic()].into());
     assert_eq!(topics.acknowledged(&topic(), second(6)), Some(Action::Closed(topic())));
     assert!(topics.takes_tasks(&topic()));
 }
@@ -96,7 +96,7 @@ fn a_probe_lets_one_claim_through() {
     assert!(!topics.takes_tasks(&topic()), "one claim is enough for a probe");
     assert_eq!(topics.turn(second(16), true, |_| false), []);
     assert_eq!(topics.turn(second(17), true, |_| true), []);
-    assert_eq!(topics.left_out(), [topic()], "unavailable again");
+    assert_eq!(topics.left_out(), [topic()].into(), "unavailable again");
     assert_eq!(topics.turn(second(22), true, |_| true), [Action::Probe(topic())]);
 }
 
@@ -213,6 +213,24 @@ fn records_of_a_topic_that_claims_skip_do_not_count_for_the_others() {
     topics.add_in_flight(&topic(), 100, 10, second(5));
     assert!(topics.full().is_empty() && !topics.takes_tasks(&topic()), "it is open");
     assert_eq!(topics.in_flight_of_left_out(), (101, 20));
+}
+
+#[test]
+fn a_full_dead_topic_holds_back_the_topics_whose_verdict_rows_fill_it() {
+    let [source, other] = ["payments", "mails"].map(TopicName::stored);
+    let mut topics = TopicBreakers::new(SETTINGS);
+    topics.add_in_flight(&topic(), 99, 10, second(0));
+    topics.add_source(&topic(), &source);
+    assert!(topics.takes_tasks(&source) && topics.left_out().is_empty());
+    topics.add_in_flight(&topic(), 1, 10, second(0));
+    assert!(!topics.takes_tasks(&source) && topics.takes_tasks(&other));
+    assert_eq!(topics.left_out(), [topic(), source.clone()].into());
+    assert_eq!(topics.full(), topics.left_out(), "they will soon have room");
+    topics.released(&topic(), 30, 10);
+    assert!(topics.takes_tasks(&source));
+    topics.released(&topic(), 70, 10);
+    topics.add_in_flight(&topic(), 100, 10, second(1));
+    assert!(topics.takes_tasks(&source), "the records are of the dead topic's own tasks");
 }
 
 #[test]

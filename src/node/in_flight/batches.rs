@@ -103,6 +103,9 @@ impl InFlightBatches {
         for (topic, charge) in held.batch.topics().iter().zip(charges) {
             topics.add_in_flight(topic, charge.tasks, charge.bytes, now);
         }
+        for (dead_topic, topic) in held.batch.verdict_topics() {
+            topics.add_source(dead_topic, topic);
+        }
         drop(topics);
         Some(held)
     }
