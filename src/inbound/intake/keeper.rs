@@ -395,19 +395,30 @@ impl IntakeKeeper {
     /// Returns the positions of partitions. A new partition begins with its first record, once it
     /// has a leader.
     async fn positions(&mut self, numbers: &[i32]) -> Result<BTreeMap<i32, Position>, Stop> {
-        let store = &mut self.turns.carrier.store;
-        let positions = store.positions(&self.topic, numbers).await?;
+        let positions = self.turns.carrier.store.positions(&self.topic, numbers).await?;
         let mut first = BTreeMap::new();
-        let is_new = |number: &i32| !positions.contains_key(number);
-        let readable = |number: &&i32| self.found.with_leader.contains(number);
-        for number in numbers.iter().filter(readable).copied().filter(is_new) {
+        let is_new = |number: &i32| {
+            self.found.with_leader.contains(number) && !positions.contains_key(number)
+        };
+        let new: Vec<i32> = numbers.iter().copied().filter(is_new).collect();
+        for number in new {
             let Some(reader) = &self.reader else { break };
-            let bounds = reader.bounds(number).await.map_err(|error| stop_of(&error))?;
-            first.insert(number, bounds.first);
+            match reader.bounds(number).await {
+                Ok(bounds) => {
+                    first.insert(number, bounds.first);
+                }
+                Err(error) if positions.is_empty() => return Err(stop_of(&error)),
+                // The next refresh asks again. Until then the other partitions are read.
+                Err(error) => {
+                    self.log(Some(number), &stop_of(&error));
+                    break;
+                }
+            }
         }
         if first.is_empty() {
             return Ok(positions);
         }
+        let store = &mut self.turns.carrier.store;
         store.begin_partitions(&self.topic, &first).await?;
         Ok(store.positions(&self.topic, numbers).await?)
     }
