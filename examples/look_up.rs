@@ -150,10 +150,11 @@ async fn explain(connection: &mut PgConnection, id: TaskId) {
             .to_owned(),
     )
     .await;
-    run(connection, format!("prepare p (uuid, uuid, smallint[], uuid[]) as {IN_BATCHES}")).await;
+    run(connection, format!("prepare p (uuid, uuid, smallint[], uuid[], uuid) as {IN_BATCHES}"))
+        .await;
     let statement = format!(
         "explain (analyze, buffers, costs off, timing off) execute p ('{earliest}', '{id}', \
-         '{{{}}}', '{{{}}}')",
+         '{{{}}}', '{{{}}}', '{earliest}')",
         spans.join(","),
         starts.join(",")
     );

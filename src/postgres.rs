@@ -10,6 +10,7 @@
 //! - `partitions`: makes partitions ahead, and retires old ones.
 //! - `cluster`: the schema, the settings of the cluster, heartbeats.
 //! - `connection`: a connection with one owner, its deadlines and errors.
+//! - `unsettled`: where the search for unsettled batches begins.
 
 pub mod cluster;
 pub mod connection;
@@ -20,6 +21,7 @@ pub mod partitions;
 pub mod schedules;
 pub mod tasks;
 pub mod topics;
+pub mod unsettled;
 
 pub use connection::error::PostgresError;
 pub use connection::{Connection, PostgresSettings};

@@ -12,7 +12,8 @@ use crate::domain::ids::floor_of;
 use crate::domain::{BatchId, Monotonic, TaskId, Timestamp};
 
 /// Pause between two searches. Between two searches, no query looks back further than the last
-/// result.
+/// result. The settles that a search has seen are durable after that time: Postgres writes its log
+/// after three times `wal_writer_delay` at the latest, which is 0.2 s by default and 10 s at most.
 const EVERY: Duration = Duration::from_secs(60);
 /// A batch that is committed after a search began may have an older id, because the id is chosen
 /// before the claim. It is at most this old: a claim takes at most 10 s.
@@ -28,9 +29,11 @@ const SPAN_MAX: Duration = Duration::from_secs(3650 * 86_400);
 pub struct LookBack {
     /// All unsettled batches have this id or a higher one. `None` while unknown.
     from: Option<BatchId>,
+    /// The result of the search before.
+    previous: Option<BatchId>,
     /// The oldest unsettled batch, if it is older than [`RECENT`].
     oldest: Option<BatchId>,
-    begun_at: Option<Monotonic>,
+    ended_at: Option<Monotonic>,
     search: Option<Search>,
     /// Width of the next slice.
     span: Duration,
@@ -45,6 +48,8 @@ struct Search {
     /// The search has reached `next`, and goes on up to `end`.
     next: Timestamp,
     end: Timestamp,
+    /// Batches that are committed after the begin have this id or a higher one.
+    recent: BatchId,
 }
 
 /// A range of batch ids to search.
@@ -59,8 +64,9 @@ impl Default for LookBack {
     fn default() -> Self {
         Self {
             from: None,
+            previous: None,
             oldest: None,
-            begun_at: None,
+            ended_at: None,
             search: None,
             span: SPAN_MAX,
             span_max: SPAN_MAX,
@@ -70,8 +76,28 @@ impl Default for LookBack {
 }
 
 impl LookBack {
+    /// Returns the lowest id that an unsettled batch can have, or `None` while unknown. A crash of
+    /// Postgres may undo settles of batches with lower ids. The next search finds these batches.
     pub fn from(&self) -> Option<BatchId> {
         self.from
+    }
+
+    /// Returns the lowest id that an unsettled batch can have, also after a crash of Postgres, or
+    /// `None` while unknown. The last two searches count: the settles that the first one saw are
+    /// durable since, or their undoing was seen by the second one.
+    pub fn durable_from(&self) -> Option<BatchId> {
+        Some(self.previous?.min(self.from?))
+    }
+
+    /// Takes in the cluster's time. Call it regularly: batches have lower ids when its clock was
+    /// set back.
+    pub fn note(&mut self, now: Timestamp) {
+        let recent = recent(now);
+        let known = [self.from.as_mut(), self.previous.as_mut()];
+        let searched = self.search.as_mut().map(|search| &mut search.recent);
+        for from in known.into_iter().flatten().chain(searched) {
+            *from = (*from).min(recent);
+        }
     }
 
     /// Returns the age of the oldest batch unsettled at the last search. Zero when none was older
@@ -84,24 +110,24 @@ impl LookBack {
     /// Returns true when a new search is due. The caller then finds the oldest batch and calls
     /// [`Self::begin`].
     pub fn is_due(&self, now: Monotonic) -> bool {
-        self.search.is_none() && self.begun_at.is_none_or(|at| now.since(at) >= EVERY)
+        self.search.is_none() && self.ended_at.is_none_or(|at| now.since(at) >= EVERY)
     }
 
     /// Begins a search. `oldest` is the oldest of all batches, settled or not; `now` is the
-    /// cluster's time, `at` the machine's.
-    pub fn begin(&mut self, oldest: Option<BatchId>, now: Timestamp, at: Monotonic) {
+    /// cluster's time.
+    pub fn begin(&mut self, oldest: Option<BatchId>, now: Timestamp) {
         let end = now.minus(RECENT);
         let next = oldest.map_or(end, |oldest| TaskId::from_uuid(oldest.uuid()).due_at()).min(end);
-        self.begun_at = Some(at);
         self.widen();
-        self.search = Some(Search { next, end });
+        self.search = Some(Search { next, end, recent: recent(now) });
     }
 
-    /// Returns the next slice to search, or `None` when the search is done.
-    pub fn slice(&mut self) -> Option<LookBackSlice> {
-        let Search { next, end } = self.search?;
+    /// Returns the next slice to search, or `None` when the search is done. `at` is the machine's
+    /// time.
+    pub fn slice(&mut self, at: Monotonic) -> Option<LookBackSlice> {
+        let Search { next, end, recent } = self.search?;
         if next >= end {
-            self.found(BatchId::from_uuid(floor_of(end)), None);
+            self.found(recent, None, at);
             return None;
         }
         let ids = BatchId::from_uuid(floor_of(next))
@@ -113,12 +139,12 @@ impl LookBack {
         next.plus(self.span).min(end)
     }
 
-    /// Records the answer for the slice: its oldest unsettled batch.
-    pub fn answered(&mut self, oldest: Option<BatchId>) {
-        let Some(Search { next, end }) = self.search else { return };
+    /// Records the answer for the slice: its oldest unsettled batch. `at` is the machine's time.
+    pub fn answered(&mut self, oldest: Option<BatchId>, at: Monotonic) {
+        let Some(search @ Search { next, end, recent }) = self.search else { return };
         match oldest {
-            Some(oldest) => self.found(oldest, Some(oldest)),
-            None => self.search = Some(Search { next: self.slice_end(next, end), end }),
+            Some(oldest) => self.found(oldest.min(recent), Some(oldest), at),
+            None => self.search = Some(Search { next: self.slice_end(next, end), ..search }),
         }
         self.answers += 1;
         if self.answers.is_multiple_of(ANSWERS_TO_WIDEN) {
@@ -129,7 +155,7 @@ impl LookBack {
 
     /// Records that the slice got no answer.
     pub fn was_too_wide(&mut self) {
-        if let Some(Search { next, end }) = self.search {
+        if let Some(Search { next, end, .. }) = self.search {
             self.span = (self.slice_end(next, end).since(next) / 2).max(SPAN_MIN);
             (self.span_max, self.answers) = (self.span, 0);
         }
@@ -140,11 +166,17 @@ impl LookBack {
         self.span_max = (self.span_max * 2).min(SPAN_MAX);
     }
 
-    fn found(&mut self, from: BatchId, oldest: Option<BatchId>) {
-        self.from = Some(from);
+    fn found(&mut self, from: BatchId, oldest: Option<BatchId>, at: Monotonic) {
+        self.previous = self.from.replace(from);
+        self.ended_at = Some(at);
         self.oldest = oldest;
         self.search = None;
     }
+}
+
+/// Returns the lowest id of a batch that is committed from now on, unless the clock is set back.
+fn recent(now: Timestamp) -> BatchId {
+    BatchId::from_uuid(floor_of(now.minus(RECENT)))
 }
 
 /// The lowest possible id of a batch of this node. The node creates batches with present ids, and
@@ -155,7 +187,7 @@ pub struct OwnFloor(Option<BatchId>);
 impl OwnFloor {
     /// Records the current time. Call it regularly: the cluster's clock may be set back.
     pub fn note(&mut self, now: Timestamp) {
-        self.lower(BatchId::from_uuid(floor_of(now.minus(RECENT))));
+        self.lower(recent(now));
     }
 
     /// Records that the node may have adopted batches with this id or higher ones.
@@ -196,7 +228,7 @@ mod tests {
         span_max: Duration,
     ) -> (u32, u32) {
         let (mut unanswered, mut answered) = (0, 0);
-        while let Some(LookBackSlice { ids, is_narrowest }) = look_back.slice() {
+        while let Some(LookBackSlice { ids, is_narrowest }) = look_back.slice(at(0)) {
             assert!(ids.start < ids.end);
             let [low, high] = [ids.start, ids.end].map(|id| TaskId::from_uuid(id.uuid()).due_at());
             if high.since(low) > span_max && !is_narrowest {
@@ -204,7 +236,7 @@ mod tests {
                 look_back.was_too_wide();
             } else {
                 answered += 1;
-                look_back.answered(unsettled.filter(|batch| ids.contains(batch)));
+                look_back.answered(unsettled.filter(|batch| ids.contains(batch)), at(0));
             }
             assert!(unanswered + answered < 1_000);
         }
@@ -215,7 +247,7 @@ mod tests {
     fn all_is_looked_through_at_once_when_that_gets_an_answer() {
         let mut look_back = LookBack::default();
         assert!(look_back.is_due(at(0)) && look_back.from().is_none());
-        look_back.begin(Some(batch(day(0))), day(7), at(0));
+        look_back.begin(Some(batch(day(0))), day(7));
         assert_eq!(search(&mut look_back, Some(batch(day(3))), SPAN_MAX), (0, 1));
         assert_eq!((look_back.from(), look_back.age(day(7))), (Some(batch(day(3))), DAY * 4));
         assert!(!look_back.is_due(at(59)) && look_back.is_due(at(60)));
@@ -224,7 +256,7 @@ mod tests {
     #[test]
     fn slices_without_an_answer_are_narrowed_until_the_end_is_reached() {
         let mut look_back = LookBack::default();
-        look_back.begin(Some(batch(day(0))), day(7), at(0));
+        look_back.begin(Some(batch(day(0))), day(7));
         let (unanswered, answered) = search(&mut look_back, None, Duration::from_secs(3600));
         assert!(
             answered >= 7 * 24 && unanswered <= 8 + answered / 16,
@@ -237,17 +269,17 @@ mod tests {
         );
         assert_eq!(look_back.age(day(8)), Duration::ZERO);
         // The next search tries wider slices again, once.
-        look_back.begin(Some(batch(day(0))), day(7), at(60));
+        look_back.begin(Some(batch(day(0))), day(7));
         let (unanswered, answered) = search(&mut look_back, None, Duration::from_secs(3600));
         assert!(
             answered >= 7 * 24 && (1..=1 + answered / 16).contains(&unanswered),
             "{unanswered} {answered}"
         );
-        for look in 2..20 {
-            look_back.begin(Some(batch(day(0))), day(7), at(60 * look));
+        for _look in 2..20 {
+            look_back.begin(Some(batch(day(0))), day(7));
             search(&mut look_back, None, SPAN_MAX);
         }
-        look_back.begin(Some(batch(day(0))), day(7), at(1200));
+        look_back.begin(Some(batch(day(0))), day(7));
         assert_eq!(
             search(&mut look_back, None, SPAN_MAX),
             (0, 1),
@@ -256,10 +288,36 @@ mod tests {
     }
 
     #[test]
+    fn the_last_two_searches_and_the_lowest_time_say_what_is_settled_for_good() {
+        let mut look_back = LookBack::default();
+        let mut find = |oldest: Option<Timestamp>, now: Timestamp| {
+            look_back.begin(Some(batch(day(0))), now);
+            search(&mut look_back, oldest.map(batch), SPAN_MAX);
+            look_back.durable_from()
+        };
+        assert_eq!(find(Some(day(3)), day(7)), None, "its settles may be undone");
+        assert_eq!(find(None, day(8)), Some(batch(day(3))));
+        assert_eq!(find(None, day(9)), Some(recent(day(8))));
+        // A crash has undone the settle of a batch.
+        assert_eq!(find(Some(day(4)), day(9)), Some(batch(day(4))));
+        // The clock is set back: first between two searches, then during one.
+        find(None, day(10));
+        find(None, day(10));
+        look_back.note(day(5));
+        assert_eq!([look_back.durable_from(), look_back.from()], [Some(recent(day(5))); 2]);
+        look_back.begin(Some(batch(day(0))), day(11));
+        look_back.note(day(6));
+        search(&mut look_back, None, SPAN_MAX);
+        look_back.begin(Some(batch(day(0))), day(11));
+        search(&mut look_back, None, SPAN_MAX);
+        assert_eq!(look_back.durable_from(), Some(recent(day(6))));
+    }
+
+    #[test]
     fn without_an_old_batch_there_is_nothing_to_look_through() {
         for oldest in [None, Some(batch(day(7)))] {
             let mut look_back = LookBack::default();
-            look_back.begin(oldest, day(7), at(0));
+            look_back.begin(oldest, day(7));
             assert_eq!(search(&mut look_back, None, SPAN_MAX), (0, 0));
             assert_eq!(look_back.from(), Some(BatchId::from_uuid(floor_of(day(7).minus(RECENT)))));
         }

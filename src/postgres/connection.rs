@@ -153,7 +153,8 @@ impl Connection {
         // Defaults of a role or a database must not break a guarantee. So each connection pins
         // every setting that it relies on.
         let (purpose, options) = (self.purpose, host);
-        let deadline = purpose.deadline.as_millis().to_string();
+        // The server gives up before the client does: then the statement certainly has no effect.
+        let statement_timeout = (purpose.deadline / 10 * 9).as_millis().to_string();
         if self.is_plain {
             // A pooler refuses parameters that it does not know.
             return options
@@ -178,7 +179,7 @@ impl Connection {
                 // node, a lost machine) must not keep rows locked. Over a Unix socket the end of
                 // the process unlocks the rows.
                 ("tcp_user_timeout", "5s"),
-                ("statement_timeout", deadline.as_str()),
+                ("statement_timeout", statement_timeout.as_str()),
                 ("jit", "off"),
                 (PINNED, "on"),
             ])

@@ -23,11 +23,12 @@ use crate::domain::{
 };
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::tasks::answers::{self, AnswerCall, AnswerTerms, Answered};
-use crate::postgres::tasks::names::NameEntry;
+use crate::postgres::tasks::names::{NameEntry, NameTerms};
 use crate::postgres::tasks::replace::withdraw::{Withdrawal, withdraw};
 use crate::postgres::tasks::replace::{NameChange, Replacement};
 use crate::postgres::tasks::submit::{self, Group};
 use crate::postgres::tasks::submit_named::{self, NamedGroup};
+use crate::postgres::unsettled::SharedUnsettledFloor;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
 use crate::sealing::PayloadKeys;
 
@@ -129,6 +130,7 @@ pub struct InboundStore {
     node: NodeId,
     retention: Duration,
     keys: PayloadKeys,
+    unsettled: SharedUnsettledFloor,
 }
 
 /// A share lock lets no other epoch begin before this transaction has ended.
@@ -182,7 +184,13 @@ impl InboundStore {
     /// An entry of a name expires `retention` after the due time of its task.
     pub fn new(settings: &PostgresSettings, node: NodeId, retention: Duration) -> Self {
         let keys = settings.payload_keys().clone();
-        Self { connection: Connection::new(settings, PURPOSE), node, retention, keys }
+        let unsettled = settings.unsettled_floor().clone();
+        let connection = Connection::new(settings, PURPOSE);
+        Self { connection, node, retention, keys, unsettled }
+    }
+
+    fn terms(&self) -> NameTerms {
+        NameTerms { retention: self.retention, unsettled: self.unsettled.get() }
     }
 
     /// Stores all of these submits, or none. Returns the ids of the named tasks whose names were
@@ -231,9 +239,9 @@ impl InboundStore {
         item: ItemKey,
         (task, is_far, over): (&NewTask, bool, Option<TaskId>),
     ) -> Result<Replacement, StoreError> {
-        let (condition, retention) = (Precondition::default(), self.retention);
+        let (condition, names) = (Precondition::default(), self.terms());
         let keys = &self.keys.current();
-        let change = NameChange { task, is_far, retention, condition: &condition, keys };
+        let change = NameChange { task, is_far, names, condition: &condition, keys };
         let store = async |open: &mut PgConnection| {
             let Some(mut transaction) = begin(open, precondition, &[item]).await? else {
                 return Ok(None);
@@ -262,7 +270,7 @@ impl InboundStore {
         item: ItemKey,
         (topic, name, by): (&TopicName, &TaskName, Option<PrincipalId>),
     ) -> Result<InboundCancel, StoreError> {
-        let by = (by, self.retention);
+        let by = (by, self.terms());
         let store = async |open: &mut PgConnection| {
             let Some(mut transaction) = begin(open, precondition, &[item]).await? else {
                 return Ok(None);
@@ -295,12 +303,12 @@ impl InboundStore {
         calls: &[&AnswerCall],
         terms: AnswerTerms,
     ) -> Result<InboundAnswers, StoreError> {
-        let retention = self.retention;
+        let names = self.terms();
         let store = async |open: &mut PgConnection| {
             let Some(mut transaction) = begin(open, precondition, items).await? else {
                 return Ok(None);
             };
-            let answers = answers::take_within(&mut transaction, calls, (terms, retention)).await?;
+            let answers = answers::take_within(&mut transaction, calls, (terms, names)).await?;
             let is_changed = |call: &&AnswerCall| {
                 answers.get(&call.first).is_some_and(|answered| answered.view.is_some())
             };

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::postgres::PostgresSettings;
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
+use crate::postgres::unsettled::SharedUnsettledFloor;
 use crate::sealing::PayloadKeys;
 
 const PURPOSE: ConnectionPurpose =
@@ -20,11 +21,14 @@ const PURPOSE: ConnectionPurpose =
 pub struct Topics {
     pool: Pool,
     keys: PayloadKeys,
+    unsettled: SharedUnsettledFloor,
 }
 
 impl Topics {
     pub fn new(settings: &PostgresSettings, connections_max: usize) -> Self {
         let pool = Pool::new(settings, PURPOSE, connections_max);
-        Self { pool, keys: settings.payload_keys().clone() }
+        let (keys, unsettled) =
+            (settings.payload_keys().clone(), settings.unsettled_floor().clone());
+        Self { pool, keys, unsettled }
     }
 }

@@ -10,6 +10,7 @@ mod locks;
 mod names;
 mod partitions;
 mod settles;
+mod unsettled;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -407,3 +407,24 @@ async fn a_resumed_task_is_found_behind_many_held_ones_of_a_paused_topic() {
     }
     assert_eq!(statements, 3, "20,000 at a time, the others, and none");
 }
+
+/// A later version may have written it, or the value is damaged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_that_a_node_cannot_read_keeps_it_from_no_other_topic() {
+    let cluster = Cluster::start("unread-policy").await;
+    let (unread, paused) = (cluster.topic("unread").await, cluster.topic("paused").await);
+    let mut first = cluster.node().await;
+    let (path, policy) = (format!("/v1/topics/{unread}/policy"), json!({ "ttr": "30s" }));
+    let answer = first.api().send_with(Method::PUT, &path, &[], Some(policy)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    first.kill().await;
+    let damage = "update topic_policy set tracking = '\\xff' where topic = $1";
+    let damaged = sqlx::query(damage).bind(&unread).execute(&cluster.sql).await.unwrap();
+    assert_eq!(damaged.rows_affected(), 1);
+    let second = cluster.node().await;
+    pause(second.api(), &paused).await;
+    eventually("the node knows of the pause", DEADLINE, async || {
+        second.api().metric("punctual_paused_topics").await as i64 == 1
+    })
+    .await;
+}

@@ -82,6 +82,7 @@ impl Site<'_> {
             stopping: tasks.stopping.clone(),
             bulletin: core.membership.bulletin(),
             progress: core.progress.clone(),
+            unsettled_floor: parts.postgres.unsettled_floor().clone(),
         };
         tasks.spawn("adopt", Adopter::new(adopter).run());
         tasks.spawn(

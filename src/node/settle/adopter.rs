@@ -30,6 +30,7 @@ use crate::node::publish::publisher::Publisher;
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
 use crate::postgres::tasks::adopt::{Adoptions, BATCHES_MAX};
+use crate::postgres::unsettled::SharedUnsettledFloor;
 use crate::shutdown::TaskFailure;
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -54,6 +55,7 @@ pub struct AdopterParts {
     pub stopping: CancellationToken,
     pub bulletin: watch::Receiver<Bulletin>,
     pub progress: LoopProgress,
+    pub unsettled_floor: SharedUnsettledFloor,
 }
 
 #[derive(Debug)]
@@ -77,6 +79,7 @@ pub struct Adopter {
     to_free: Vec<BatchId>,
     past: LookBack,
     own_floor: OwnFloor,
+    unsettled_floor: SharedUnsettledFloor,
 }
 
 impl Adopter {
@@ -97,6 +100,7 @@ impl Adopter {
             to_free: Vec::new(),
             past: LookBack::default(),
             own_floor: OwnFloor::default(),
+            unsettled_floor: parts.unsettled_floor,
         }
     }
 
@@ -110,7 +114,10 @@ impl Adopter {
                 () = self.shared.fence.until_fenced() => {}
                 () = clock::sleep(INTERVAL) => {}
             }
-            match self.turn().await {
+            let done = self.turn().await;
+            // While Postgres is away its clock may be set back, so that nothing is known.
+            self.unsettled_floor.set(done.is_ok().then(|| self.past.durable_from()).flatten());
+            match done {
                 Ok(()) => {
                     is_failing = false;
                     self.progress.adopter_succeeded();
@@ -143,6 +150,7 @@ impl Adopter {
         let durable_until = self.bulletin.borrow().heartbeat_sent_at;
         if let Some(now) = self.shared.clock.now() {
             self.own_floor.note(now);
+            self.past.note(now);
         }
         // A batch that a crash of Postgres made unsettled again may be older than all that were
         // unsettled before.
@@ -228,7 +236,7 @@ impl Adopter {
         let Some(now) = self.shared.clock.now() else { return };
         if self.past.is_due(began_at) {
             match self.adoptions.oldest().await {
-                Ok(oldest) => self.past.begin(oldest, now, began_at),
+                Ok(oldest) => self.past.begin(oldest, now),
                 Err(error) => {
                     return tracing::warn!(
                         error = chain(&error),
@@ -237,12 +245,12 @@ impl Adopter {
                 }
             }
         }
-        while let Some(slice) = self.past.slice() {
+        while let Some(slice) = self.past.slice(clock::monotonic()) {
             // A slice that the server gives up on is tried again in smaller slices. The smallest
             // slice gets nearly all the time that a statement may take.
             let patience = if slice.is_narrowest { Duration::MAX } else { LOOK_BACK_SPAN_MAX };
             match self.adoptions.oldest_unsettled(slice.ids, patience).await {
-                Ok(oldest) => self.past.answered(oldest),
+                Ok(oldest) => self.past.answered(oldest, clock::monotonic()),
                 Err(error @ PostgresError::GaveWay { .. }) => {
                     self.past.was_too_wide();
                     return tracing::debug!(

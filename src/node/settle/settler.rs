@@ -203,6 +203,9 @@ impl Settler {
                 waiting.rotate_left(1);
             }
             self.batches_max = 1;
+        } else if error.is_unknown() {
+            // The group may have been too much for one deadline.
+            self.batches_max = (count / 2).max(1);
         }
         if !std::mem::replace(&mut self.is_failing, true) {
             tracing::warn!(error = chain(error), batches = count, "settle failed; retrying");

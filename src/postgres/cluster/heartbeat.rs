@@ -13,6 +13,7 @@ use uuid::Uuid;
 use crate::domain::{NodeId, Timestamp};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
+use crate::postgres::unsettled::SharedUnsettledFloor;
 
 const BEAT: &str = "-- heartbeat
 with mine as (
@@ -60,7 +61,8 @@ update heartbeat set dead = true, has_left = true where node = $1";
 const FORGET: &str = "-- heartbeat: forget
 delete from heartbeat h
 where h.dead and h.beat_at < clock_timestamp() - $1 * interval '1 second'
-  and not exists (select from execlog_batch b where b.settled_at is null and b.owner = h.node)";
+  and not exists (select from execlog_batch b where b.settled_at is null and b.batch >= $2
+    and b.owner = h.node)";
 
 /// The first level of features with tracked tasks. A node of a version without levels has level 0.
 const LEVEL_WITH_TRACKED_TASKS: i16 = 1;
@@ -133,6 +135,7 @@ pub struct Heartbeats {
     started_at: Option<Timestamp>,
     /// A revival that no answer has reported yet.
     is_revived: bool,
+    unsettled: SharedUnsettledFloor,
 }
 
 impl Heartbeats {
@@ -141,7 +144,9 @@ impl Heartbeats {
     /// leaves time for a second attempt before the node is fenced at 5/6 of the TTL.
     pub fn new(settings: &PostgresSettings, ttl: Duration) -> Self {
         let purpose = ConnectionPurpose { name: "heartbeat", deadline: ttl / 2, settings: &[] };
-        Self { connection: Connection::new(settings, purpose), started_at: None, is_revived: false }
+        let (connection, unsettled) =
+            (Connection::new(settings, purpose), settings.unsettled_floor().clone());
+        Self { connection, started_at: None, is_revived: false, unsettled }
     }
 
     /// Writes the row of the node and reads all others, in one round trip. The top of the file says
@@ -215,9 +220,9 @@ impl Heartbeats {
     /// Deletes the rows of dead nodes that no unsettled batch names and whose last heartbeat is
     /// older than `age`. A node without a row counts as dead.
     pub async fn forget(&mut self, age: Duration) -> Result<u64, PostgresError> {
-        let seconds = age.as_secs_f64();
+        let (seconds, from) = (age.as_secs_f64(), self.unsettled.get().uuid());
         self.execute("forget dead nodes", async |connection| {
-            sqlx::query(FORGET).bind(seconds).execute(connection).await
+            sqlx::query(FORGET).bind(seconds).bind(from).execute(connection).await
         })
         .await
     }

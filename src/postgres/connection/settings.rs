@@ -13,6 +13,7 @@ use tracing::log::LevelFilter;
 
 use super::primary::{Primary, PrimaryChanges, place_of};
 use super::{link, url};
+use crate::postgres::unsettled::SharedUnsettledFloor;
 use crate::sealing::PayloadKeys;
 
 /// The address of Postgres: one host, or several of which one is the primary. The password is never
@@ -26,6 +27,7 @@ pub struct PostgresSettings {
     pub(super) primary: Primary,
     /// The keys for the records in this database. Empty when records are not encrypted.
     keys: PayloadKeys,
+    unsettled: SharedUnsettledFloor,
 }
 
 /// Counts the sessions that were opened. With each new one, another server may be the primary, and
@@ -57,6 +59,7 @@ impl PostgresSettings {
             sessions: SessionCount::default(),
             primary: Primary::default(),
             keys: PayloadKeys::default(),
+            unsettled: SharedUnsettledFloor::default(),
         })
     }
 
@@ -84,6 +87,11 @@ impl PostgresSettings {
     /// Returns the keys for the records in this database.
     pub fn payload_keys(&self) -> &PayloadKeys {
         &self.keys
+    }
+
+    /// Returns the floor of the unsettled batches of this database.
+    pub fn unsettled_floor(&self) -> &SharedUnsettledFloor {
+        &self.unsettled
     }
 
     /// Returns the options of each host.

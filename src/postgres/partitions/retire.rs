@@ -29,8 +29,13 @@ use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
 
-const WORK: ConnectionPurpose =
-    ConnectionPurpose { name: "retire", deadline: Duration::from_secs(30), settings: &[] };
+/// Nearly all rows of a leaf at its end are dead, and passed by until the first live one. An index
+/// has less to read than the table.
+const WORK: ConnectionPurpose = ConnectionPurpose {
+    name: "retire",
+    deadline: Duration::from_secs(30),
+    settings: &[("enable_seqscan", "off"), ("enable_bitmapscan", "off")],
+};
 /// A detach waits for the readers of the table, and should not be cut off, because it must then be
 /// finalized. The deadline is for a server that has vanished silently. The session holds the lock
 /// for retiring, and detached rows are invisible. So the session of a node that stalls between two
@@ -296,9 +301,6 @@ async fn truncate_if_empty(open: &mut PgConnection, leaf: Partition) -> Result<b
     }
     let name = leaf.name();
     let mut transaction = open.begin().await?;
-    // The lock is held while all dead rows are passed by. An index has less to read than the table.
-    execute(&mut transaction, "set local enable_seqscan = off".to_owned()).await?;
-    execute(&mut transaction, "set local enable_bitmapscan = off".to_owned()).await?;
     // Other statements on the leaf wait behind this lock, so the wait for the lock is short.
     execute(&mut transaction, "set local lock_timeout = '100ms'".to_owned()).await?;
     execute(&mut transaction, format!("lock table {name} in access exclusive mode")).await?;

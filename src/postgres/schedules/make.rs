@@ -26,6 +26,7 @@ use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::tasks::principals::STAMP;
 use crate::postgres::tasks::sealed::refused;
+use crate::postgres::unsettled::{SharedUnsettledFloor, UnsettledFloor};
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
 use crate::sealing::{KeySet, OwnedColumns, PayloadKeys, RecordOwner};
 
@@ -96,7 +97,7 @@ with run as materialized (
   where s.id = any($1)
 ), in_batch as materialized (
   select i.id from execlog_batch b cross join lateral unnest(b.ids) as i (id)
-  where b.settled_at is null and exists (select from run where is_busy is null)
+  where b.settled_at is null and b.batch >= $3 and exists (select from run where is_busy is null)
 )
 select distinct id from run
 where is_busy or is_busy is null and first_id in (select id from in_batch)"
@@ -169,6 +170,7 @@ pub struct RunMaker {
     /// How long a name is kept after the due time of its task.
     retention: Duration,
     pub(super) keys: PayloadKeys,
+    unsettled: SharedUnsettledFloor,
 }
 
 impl RunTask {
@@ -320,7 +322,8 @@ pub(super) fn stored_text(retention: &str) -> String {
 impl RunMaker {
     pub fn new(settings: &PostgresSettings, retention: Duration) -> Self {
         let keys = settings.payload_keys().clone();
-        Self { connection: Connection::new(settings, PURPOSE), retention, keys }
+        let unsettled = settings.unsettled_floor().clone();
+        Self { connection: Connection::new(settings, PURPOSE), retention, keys, unsettled }
     }
 
     /// Returns schedules of these shards whose runs are to be made, at most `limit`, without the
@@ -333,14 +336,14 @@ impl RunMaker {
     ) -> Result<DueSchedules, PostgresError> {
         let text = select_text("look_at >= $5 and shard = any($1) and id <> all($4)");
         let from = from.map_or(i64::MIN, Timestamp::as_millis);
-        let keys = self.keys.current();
+        let (keys, unsettled) = (self.keys.current(), self.unsettled.get());
         let statement = async |open: &mut PgConnection| {
             let query = sqlx::query(AssertSqlSafe(text)).bind(shards);
             let query = query.bind(limit.saturating_as::<i64>()).bind(keys.seals()).bind(failed);
             let query = query.bind(from);
             let due =
                 query.fetch_all(&mut *open).await.and_then(|rows| due_of(rows, limit, &keys))?;
-            with_busy(open, due).await
+            with_busy(open, due, unsettled).await
         };
         self.connection.run("find schedules to make runs of", statement).await
     }
@@ -348,11 +351,12 @@ impl RunMaker {
     /// Returns the schedule with an id, if its runs are to be made.
     pub async fn due_one(&mut self, id: ScheduleId) -> Result<DueSchedules, PostgresError> {
         let (text, keys) = (select_text("id = $1"), self.keys.current());
+        let unsettled = self.unsettled.get();
         let statement = async |open: &mut PgConnection| {
             let query = sqlx::query(AssertSqlSafe(text)).bind(id.0);
             let query = query.bind(1_i64).bind(keys.seals()).fetch_all(&mut *open);
             let due = query.await.and_then(|rows| due_of(rows, 1, &keys))?;
-            with_busy(open, due).await
+            with_busy(open, due, unsettled).await
         };
         self.connection.run("find the schedule to make runs of", statement).await
     }
@@ -445,6 +449,7 @@ fn missed_of(planned: &PlannedSchedule) -> impl Iterator<Item = i64> {
 async fn with_busy(
     open: &mut PgConnection,
     mut due: DueSchedules,
+    unsettled: UnsettledFloor,
 ) -> Result<DueSchedules, sqlx::Error> {
     let skips = |one: &DueSchedule| {
         one.specification.as_ref().is_ok_and(|of| of.run_overlap == RunOverlap::Skip)
@@ -456,7 +461,7 @@ async fn with_busy(
     }
     let mut transaction = open.begin().await?;
     sqlx::query(KEEP_PLANS).execute(&mut *transaction).await?;
-    let query = sqlx::query_scalar(BUSY).bind(skipping).bind(LAST_RUNS);
+    let query = sqlx::query_scalar(BUSY).bind(skipping).bind(LAST_RUNS).bind(unsettled.uuid());
     let busy: Vec<i64> = query.fetch_all(&mut *transaction).await?;
     transaction.commit().await?;
     for one in &mut due.schedules {

@@ -28,12 +28,13 @@ use uuid::Uuid;
 
 use self::calls::FoundRow;
 use self::effects::{Effects, Times};
-use super::look_up::lowest_batch_of;
+use super::names::NameTerms;
 use super::settle::follow_of;
 use crate::domain::task::feedback::{Effect, FIRST_IN_FLIGHT, Follow, Place, Verdict};
 use crate::domain::{TaskId, TopicName, TrackedRow};
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::ConnectionPurpose;
+use crate::postgres::unsettled::SharedUnsettledFloor;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
 
 pub use self::calls::{AnswerCall, AnswerTerms, Answered};
@@ -56,6 +57,7 @@ pub const GROUP_MAX: usize = 1_000;
 pub struct AnswerStore {
     connection: Connection,
     name_retention: Duration,
+    unsettled: SharedUnsettledFloor,
 }
 
 /// A row of `task_follow` that is locked.
@@ -67,7 +69,8 @@ struct Locked {
 
 impl AnswerStore {
     pub fn new(settings: &PostgresSettings, name_retention: Duration) -> Self {
-        Self { connection: Connection::new(settings, PURPOSE), name_retention }
+        let unsettled = settings.unsettled_floor().clone();
+        Self { connection: Connection::new(settings, PURPOSE), name_retention, unsettled }
     }
 
     pub async fn keep_open(&mut self) -> Result<(), PostgresError> {
@@ -87,7 +90,8 @@ impl AnswerStore {
         terms: AnswerTerms,
         answers: &mut HashMap<TaskId, Answered>,
     ) -> Result<(), PostgresError> {
-        let times = Times { terms, name_retention: self.name_retention };
+        let (retention, unsettled) = (self.name_retention, self.unsettled.get());
+        let times = Times { terms, names: NameTerms { retention, unsettled } };
         let unanswered = |answers: &HashMap<TaskId, Answered>| -> Vec<&AnswerCall> {
             calls.iter().filter(|call| !answers.contains_key(&call.first)).collect()
         };
@@ -127,12 +131,12 @@ impl AnswerStore {
 /// transaction back unless every call has an answer with a view. A call gets no answer for the
 /// reason at [`AnswerStore::take`], or when its rows must be locked in another transaction than the
 /// rows of the other calls. The settings for the order of locks last until the transaction ends.
-pub async fn take_within(
+pub(in crate::postgres) async fn take_within(
     open: &mut PgConnection,
     calls: &[&AnswerCall],
-    (terms, name_retention): (AnswerTerms, Duration),
+    (terms, names): (AnswerTerms, NameTerms),
 ) -> Result<HashMap<TaskId, Answered>, sqlx::Error> {
-    let times = Times { terms, name_retention };
+    let times = Times { terms, names };
     let (names, values): (Vec<&str>, Vec<&str>) = PURPOSE.settings.iter().copied().unzip();
     query(statements::SETTINGS).bind(names).bind(values).execute(&mut *open).await?;
     let followed = take_followed(open, calls, times).await?;
@@ -189,7 +193,7 @@ async fn take_followed(
         .filter(|row| !taken.contains_key(row))
         .chain(rows_of(&looked_for).into_iter().filter(|row| !seen.contains(row)))
         .collect();
-    let in_flight = in_flight(&mut *open, &claimed).await?;
+    let in_flight = in_flight(&mut *open, &claimed, times).await?;
     let mut effects = Effects::new(times);
     for (call, locked) in met {
         let is_pending = taken.contains_key(&locked.row) || seen.contains(&locked.row);
@@ -242,14 +246,14 @@ async fn take_marked<'a>(
         return Ok((Vec::new(), outrun));
     }
     // A separate statement sees batches that were committed while the insert waited for locks.
-    let in_flight = in_flight(&mut *open, &marked.iter().copied().collect::<Vec<_>>()).await?;
+    let marked_rows: Vec<TaskId> = marked.iter().copied().collect();
+    let in_flight = in_flight(&mut *open, &marked_rows, times).await?;
     let mut effects = Effects::new(times);
     let mut kept = HashSet::new();
     for call in calls {
-        let Some(found) = in_flight.get(&call.first).filter(|found| call.is_for(&found.topic))
-        else {
-            continue;
-        };
+        // The id of a later row finds the entry of its task, and is no id of a task.
+        let is_meant = |found: &&FoundRow| found.first == call.first && call.is_for(&found.topic);
+        let Some(found) = in_flight.get(&call.first).filter(is_meant) else { continue };
         let limit = found.tracking.attempts_max();
         let (verdict, effect) = FIRST_IN_FLIGHT.hear(call.call, Place::Claimed, limit);
         if effect == Effect::Nothing {
@@ -334,6 +338,7 @@ fn by_shard(rows: &[TaskId]) -> (Vec<i16>, Vec<Uuid>) {
 async fn in_flight(
     open: &mut PgConnection,
     rows: &[TaskId],
+    times: Times,
 ) -> Result<HashMap<TaskId, FoundRow>, sqlx::Error> {
     if rows.is_empty() {
         return Ok(HashMap::new());
@@ -341,7 +346,7 @@ async fn in_flight(
     let ids: Vec<Uuid> = rows.iter().map(|row| row.uuid()).collect();
     let found = query(statements::IN_FLIGHT)
         .bind(ids)
-        .bind(lowest_batch_of(rows.iter().copied()))
+        .bind(times.names.unsettled.of(rows.iter().copied()))
         .fetch_all(open)
         .await?;
     found.iter().map(|row| found_of(row).map(|found| (found.id, found))).collect()

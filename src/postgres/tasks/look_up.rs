@@ -35,13 +35,13 @@ use crate::domain::{
 use crate::postgres::connection::error::Cause;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::connection::{ConnectionPurpose, ROWS_BY_KEY};
+use crate::postgres::unsettled::SharedUnsettledFloor;
 use crate::postgres::{PostgresError, PostgresSettings};
 use crate::sealing::{KeySet, PayloadKeys, RecordOwner};
 
 pub(in crate::postgres) use self::attempts::{lines_of_many, tracked_of};
 pub use self::current::CurrentAttempt;
 pub use self::in_batches::IN_BATCHES;
-pub(super) use self::in_batches::lowest_batch_of;
 pub(in crate::postgres) use self::in_batches::moved_of;
 use self::in_batches::{BatchEntry, in_batches};
 pub use self::topics::{FoundTopics, TOPICS_MAX};
@@ -82,6 +82,7 @@ pub struct LookUp {
     many: Semaphore,
     rules: Rules,
     keys: PayloadKeys,
+    unsettled: SharedUnsettledFloor,
 }
 
 /// The place of a row outside the batches.
@@ -107,6 +108,7 @@ impl LookUp {
             many: Semaphore::new((connections_max / 2).max(1)),
             rules: Rules::new(cluster),
             keys: settings.payload_keys().clone(),
+            unsettled: settings.unsettled_floor().clone(),
         }
     }
 
@@ -150,7 +152,8 @@ impl LookUp {
     /// Returns the topics of at most [`TOPICS_MAX`] tasks. The number of statements, at most five,
     /// does not depend on the number of tasks.
     pub async fn topics(&self, ids: &[TaskId]) -> Result<FoundTopics, PostgresError> {
-        let search = topics::Search { places: &self.places, rules: &self.rules };
+        let (places, rules) = (&self.places, &self.rules);
+        let search = topics::Search { places, rules, unsettled: self.unsettled.get() };
         // On the heap, because callers hold it in futures of their own.
         let search = Box::pin(async {
             let is_of_many = ids.len() > 1;
@@ -250,7 +253,8 @@ impl LookUp {
     }
 
     async fn in_batches(&self, row: TaskId) -> Result<Option<BatchEntry>, PostgresError> {
-        self.batches.read(WHAT, || async |open| in_batches(open, row).await).await
+        let unsettled = self.unsettled.get();
+        self.batches.read(WHAT, || async |open| in_batches(open, row, unsettled).await).await
     }
 
     async fn end_of(&self, first: TaskId) -> Result<Option<TaskId>, PostgresError> {

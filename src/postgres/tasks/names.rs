@@ -12,11 +12,11 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Connection as _, Row};
 use uuid::Uuid;
 
-use super::look_up::lowest_batch_of;
 use crate::domain::{Outcome, TaskId, TaskName, TaskState, TopicName};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::connection::{ConnectionPurpose, PostgresSettings, ROWS_BY_KEY};
+use crate::postgres::unsettled::{SharedUnsettledFloor, UnsettledFloor};
 
 /// A group is small, and only leaves that its ids name are read and locked.
 const PURPOSE: ConnectionPurpose =
@@ -45,6 +45,14 @@ pub(super) const FINISHED: i16 = 5;
 /// The number that a settle writes for an expired task.
 const EXPIRED: i16 = Outcome::EXPIRED_OF_NAME;
 
+/// The rules by which an entry stands for its task.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::postgres) struct NameTerms {
+    /// How long a name is kept after its task.
+    pub(in crate::postgres) retention: Duration,
+    pub(in crate::postgres) unsettled: UnsettledFloor,
+}
+
 /// The task of a name that is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NameHolder {
@@ -57,6 +65,7 @@ pub struct NameHolder {
 pub struct Names {
     pool: Pool,
     retention: Duration,
+    unsettled: SharedUnsettledFloor,
 }
 
 /// A locked entry, to be freed or prolonged.
@@ -146,7 +155,8 @@ impl Names {
     /// Creates the reader. An entry whose task is still pending when it expires is kept for another
     /// `retention`.
     pub fn new(settings: &PostgresSettings, retention: Duration, connections_max: usize) -> Self {
-        Self { pool: Pool::new(settings, PURPOSE, connections_max), retention }
+        let unsettled = settings.unsettled_floor().clone();
+        Self { pool: Pool::new(settings, PURPOSE, connections_max), retention, unsettled }
     }
 
     pub async fn keep_open(&self) -> Result<(), PostgresError> {
@@ -205,7 +215,11 @@ impl Names {
                             .for_each(|entry| *entry = entry.filter(|entry| !entry.is_expired));
                     }
                     let found: Vec<NameEntry> = entries.iter().flatten().copied().collect();
-                    let traces = traces_of(open, &found).await?;
+                    let traces = traces_of(open, &found, self.unsettled.get()).await?;
+                    if found.iter().any(|entry| outcome_of(&traces, *entry).is_none()) {
+                        // A task may have ended after the entries were read. Its entry tells how.
+                        note_outcomes(&mut entries, &entries_of(open, &topics, &names).await?);
+                    }
                     let known = |entry: NameEntry| NameHolder {
                         id: entry.id,
                         state: state_of(&traces, entry),
@@ -224,7 +238,7 @@ impl Names {
                 let mut transaction = open.begin().await?;
                 let rows =
                     sqlx::query(LOCK_EXPIRED).bind(count_max).fetch_all(&mut *transaction).await?;
-                let swept = free(&mut transaction, &rows, self.retention).await?;
+                let swept = self.free(&mut transaction, &rows).await?;
                 transaction.commit().await?;
                 Ok(swept)
             })
@@ -243,9 +257,58 @@ impl Names {
             .bind(names)
             .fetch_all(&mut *transaction)
             .await?;
-        let swept = free(&mut transaction, &rows, self.retention).await?;
+        let swept = self.free(&mut transaction, &rows).await?;
         transaction.commit().await?;
         Ok(swept)
+    }
+
+    /// Frees those of the locked entries `rows` whose task is final, and prolongs the others.
+    async fn free(&self, open: &mut PgConnection, rows: &[PgRow]) -> Result<Swept, sqlx::Error> {
+        let mut expired = Vec::with_capacity(rows.len());
+        for row in rows {
+            let (topic, name) = (row.try_get("topic")?, row.try_get("name")?);
+            let first = TaskId::from_uuid(row.try_get("id")?);
+            expired.push(Expired {
+                topic,
+                name,
+                first,
+                row: TaskId::from_uuid(row.try_get("row_id")?),
+            });
+        }
+        if expired.is_empty() {
+            return Ok(Swept::default());
+        }
+        let ids: Vec<Uuid> = expired.iter().map(|entry| entry.row.uuid()).collect();
+        let firsts: Vec<Uuid> = expired.iter().map(|entry| entry.first.uuid()).collect();
+        let shards = shards_of(expired.iter().map(|entry| entry.row));
+        let from = self.unsettled.get().of(expired.iter().map(|entry| entry.row));
+        let pending: Vec<Uuid> = sqlx::query_scalar(PENDING)
+            .bind(ids)
+            .bind(shards)
+            .bind(from)
+            .bind(firsts)
+            .fetch_all(&mut *open)
+            .await?;
+        let pending: HashSet<Uuid> = pending.into_iter().collect();
+        let (kept, free): (Vec<&Expired>, Vec<&Expired>) =
+            expired.iter().partition(|entry| pending.contains(&entry.row.uuid()));
+        let keys = |entries: &[&Expired]| -> (Vec<String>, Vec<String>) {
+            entries.iter().map(|entry| (entry.topic.clone(), entry.name.clone())).unzip()
+        };
+        if !kept.is_empty() {
+            let (topics, names) = keys(&kept);
+            sqlx::query(PROLONG)
+                .bind(topics)
+                .bind(names)
+                .bind(self.retention.as_secs_f64())
+                .execute(&mut *open)
+                .await?;
+        }
+        if !free.is_empty() {
+            let (topics, names) = keys(&free);
+            sqlx::query(FREE).bind(topics).bind(names).execute(&mut *open).await?;
+        }
+        Ok(Swept { freed_count: free.len(), prolonged_count: kept.len() })
     }
 }
 
@@ -316,6 +379,7 @@ impl Trace {
 async fn traces_of(
     open: &mut PgConnection,
     entries: &[NameEntry],
+    unsettled: UnsettledFloor,
 ) -> Result<HashMap<Uuid, Trace>, sqlx::Error> {
     let mut traces = HashMap::new();
     if entries.is_empty() {
@@ -323,7 +387,7 @@ async fn traces_of(
     }
     let rows: Vec<Uuid> = entries.iter().map(|entry| entry.row.uuid()).collect();
     let firsts: Vec<Uuid> = entries.iter().map(|entry| entry.id.uuid()).collect();
-    let from = lowest_batch_of(entries.iter().map(|entry| entry.row));
+    let from = unsettled.of(entries.iter().map(|entry| entry.row));
     let found = sqlx::query(STATES)
         .bind(rows)
         .bind(shards_of(entries.iter().map(|entry| entry.row)))
@@ -346,63 +410,26 @@ async fn traces_of(
 }
 
 fn state_of(traces: &HashMap<Uuid, Trace>, entry: NameEntry) -> TaskState {
+    outcome_of(traces, entry).unwrap_or(TaskState::Published)
+}
+
+/// Returns the state that a trace or the entry tells.
+fn outcome_of(traces: &HashMap<Uuid, Trace>, entry: NameEntry) -> Option<TaskState> {
     let found = [entry.row, entry.id].iter().filter_map(|id| traces.get(&id.uuid())).min();
-    found.map_or_else(|| entry.outcome.unwrap_or(TaskState::Published), |trace| trace.state())
+    found.map(|trace| trace.state()).or(entry.outcome)
+}
+
+/// Takes over the outcomes of entries that were read again, for the same tasks.
+fn note_outcomes(entries: &mut [Option<NameEntry>], again: &[Option<NameEntry>]) {
+    for (entry, again) in entries.iter_mut().zip(again) {
+        if let (Some(entry), Some(again)) = (entry, again)
+            && entry.id == again.id
+        {
+            entry.outcome = again.outcome;
+        }
+    }
 }
 
 fn shards_of(rows: impl Iterator<Item = TaskId>) -> Vec<i16> {
     rows.map(|row| row.shard().as_smallint()).collect()
-}
-
-/// Frees those of the locked entries `rows` whose task is final, and prolongs the others.
-async fn free(
-    open: &mut PgConnection,
-    rows: &[PgRow],
-    retention: Duration,
-) -> Result<Swept, sqlx::Error> {
-    let mut expired = Vec::with_capacity(rows.len());
-    for row in rows {
-        let (topic, name) = (row.try_get("topic")?, row.try_get("name")?);
-        let first = TaskId::from_uuid(row.try_get("id")?);
-        expired.push(Expired {
-            topic,
-            name,
-            first,
-            row: TaskId::from_uuid(row.try_get("row_id")?),
-        });
-    }
-    if expired.is_empty() {
-        return Ok(Swept::default());
-    }
-    let ids: Vec<Uuid> = expired.iter().map(|entry| entry.row.uuid()).collect();
-    let firsts: Vec<Uuid> = expired.iter().map(|entry| entry.first.uuid()).collect();
-    let shards = shards_of(expired.iter().map(|entry| entry.row));
-    let from = lowest_batch_of(expired.iter().map(|entry| entry.row));
-    let pending: Vec<Uuid> = sqlx::query_scalar(PENDING)
-        .bind(ids)
-        .bind(shards)
-        .bind(from)
-        .bind(firsts)
-        .fetch_all(&mut *open)
-        .await?;
-    let pending: HashSet<Uuid> = pending.into_iter().collect();
-    let (kept, free): (Vec<&Expired>, Vec<&Expired>) =
-        expired.iter().partition(|entry| pending.contains(&entry.row.uuid()));
-    let keys = |entries: &[&Expired]| -> (Vec<String>, Vec<String>) {
-        entries.iter().map(|entry| (entry.topic.clone(), entry.name.clone())).unzip()
-    };
-    if !kept.is_empty() {
-        let (topics, names) = keys(&kept);
-        sqlx::query(PROLONG)
-            .bind(topics)
-            .bind(names)
-            .bind(retention.as_secs_f64())
-            .execute(&mut *open)
-            .await?;
-    }
-    if !free.is_empty() {
-        let (topics, names) = keys(&free);
-        sqlx::query(FREE).bind(topics).bind(names).execute(&mut *open).await?;
-    }
-    Ok(Swept { freed_count: free.len(), prolonged_count: kept.len() })
 }

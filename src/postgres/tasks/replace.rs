@@ -27,8 +27,7 @@ use std::time::Duration;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
 
-use super::look_up::lowest_batch_of;
-use super::names::{NameEntry, entry_of};
+use super::names::{NameEntry, NameTerms, entry_of};
 use super::principals::STAMP;
 use super::sealed::StoredRecords;
 use crate::domain::{NewTask, Precondition, PrincipalId, TaskId, Timestamp};
@@ -36,6 +35,7 @@ use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::error::{PostgresError, check_count};
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::connection::{ConnectionPurpose, PostgresSettings};
+use crate::postgres::unsettled::SharedUnsettledFloor;
 use crate::sealing::{KeySet, PayloadKeys};
 
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
@@ -50,6 +50,7 @@ pub struct Replaces {
     pool: Pool,
     retention: Duration,
     keys: PayloadKeys,
+    unsettled: SharedUnsettledFloor,
 }
 
 /// The result of a replacement.
@@ -190,7 +191,12 @@ impl Replaces {
     /// is moved later.
     pub fn new(settings: &PostgresSettings, retention: Duration, connections_max: usize) -> Self {
         let keys = settings.payload_keys().clone();
-        Self { pool: Pool::new(settings, PURPOSE, connections_max), retention, keys }
+        let unsettled = settings.unsettled_floor().clone();
+        Self { pool: Pool::new(settings, PURPOSE, connections_max), retention, keys, unsettled }
+    }
+
+    fn terms(&self) -> NameTerms {
+        NameTerms { retention: self.retention, unsettled: self.unsettled.get() }
     }
 
     pub async fn keep_open(&self) -> Result<(), PostgresError> {
@@ -211,7 +217,7 @@ impl Replaces {
         condition: &Precondition,
     ) -> Result<Replacement, PostgresError> {
         let keys = &self.keys.current();
-        let change = NameChange { task, is_far, retention: self.retention, condition, keys };
+        let change = NameChange { task, is_far, names: self.terms(), condition, keys };
         self.pool.run("replace a task by its name", async |open| change.run(open, over).await).await
     }
 }
@@ -220,7 +226,7 @@ impl Replaces {
 pub(in crate::postgres) struct NameChange<'a> {
     pub(in crate::postgres) task: &'a NewTask,
     pub(in crate::postgres) is_far: bool,
-    pub(in crate::postgres) retention: Duration,
+    pub(in crate::postgres) names: NameTerms,
     pub(in crate::postgres) condition: &'a Precondition,
     pub(in crate::postgres) keys: &'a KeySet,
 }
@@ -240,6 +246,7 @@ async fn lock(
 async fn current_of(
     open: &mut PgConnection,
     entry: Option<NameEntry>,
+    names: NameTerms,
 ) -> Result<Option<TaskId>, sqlx::Error> {
     let Some(entry) = entry else { return Ok(None) };
     if !entry.is_expired {
@@ -248,7 +255,7 @@ async fn current_of(
     let is_pending: bool = sqlx::query_scalar(IS_PENDING)
         .bind(entry.row.uuid())
         .bind(entry.row.shard().as_smallint())
-        .bind(lowest_batch_of(std::iter::once(entry.row)))
+        .bind(names.unsettled.of(std::iter::once(entry.row)))
         .bind(entry.id.uuid())
         .fetch_one(open)
         .await?;
@@ -265,7 +272,7 @@ impl NameChange<'_> {
         let entry = lock(&mut transaction, self.task.record.topic.as_str(), self.name()).await?;
         reach(Failpoint::NameLocked);
         if !self.condition.is_none() {
-            let current = current_of(&mut transaction, entry).await?;
+            let current = current_of(&mut transaction, entry, self.names).await?;
             if !self.condition.allows(current) {
                 transaction.rollback().await?;
                 return Ok(Replacement::Unmet(current));
@@ -350,7 +357,7 @@ impl NameChange<'_> {
         open: &mut PgConnection,
         entry: NameEntry,
     ) -> Result<bool, sqlx::Error> {
-        let from = lowest_batch_of(std::iter::once(entry.row));
+        let from = self.names.unsettled.of(std::iter::once(entry.row));
         sqlx::query_scalar(IS_FINAL)
             .bind(entry.row.uuid())
             .bind(entry.id.uuid())
@@ -383,7 +390,7 @@ impl NameChange<'_> {
             .bind(stored.payload)
             .bind(stored.headers)
             .bind(self.name())
-            .bind(self.retention.as_secs_f64())
+            .bind(self.names.retention.as_secs_f64())
             .bind(self.is_far)
             .bind(task.submitted_by.map(PrincipalId::as_smallint))
             .bind(task.tracking.as_ref().map(|tracking| tracking.first_row().encode()));

@@ -7,6 +7,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Topics;
+use crate::domain::task::tracking::TrackingError;
 use crate::domain::topic::policy::{Pause, StoredTopic, TopicPolicy};
 use crate::domain::{Timestamp, TopicName, TrackedRow};
 use crate::postgres::PostgresError;
@@ -28,7 +29,7 @@ pub(super) const COLUMNS: &str =
 const IN_FLIGHT: &str = "-- tasks of a topic in flight
 select coalesce(sum(cardinality(array_positions(p.topics, $1))), 0)::bigint
 from execlog_batch b join execlog_payload p on p.batch = b.batch
-where b.settled_at is null";
+where b.settled_at is null and b.batch >= $2";
 
 impl Topics {
     /// Returns a topic. One without a policy and a pause is plain.
@@ -51,7 +52,7 @@ impl Topics {
         let statement = || {
             async |open: &mut PgConnection| {
                 let query = sqlx::query(AssertSqlSafe(text.clone())).bind(TOPICS_MAX);
-                query.fetch_all(open).await?.iter().map(topic_of).collect()
+                query.fetch_all(open).await?.iter().map(readable_of).collect()
             }
         };
         self.pool.read("read the policies of all topics", statement).await
@@ -59,9 +60,10 @@ impl Topics {
 
     /// Returns the number of tasks of a topic that are claimed and not settled.
     pub async fn in_flight(&self, topic: &TopicName) -> Result<u64, PostgresError> {
+        let from = self.unsettled.get().uuid();
         let statement = || {
             async |open: &mut PgConnection| {
-                sqlx::query_scalar(IN_FLIGHT).bind(topic.as_str()).fetch_one(open).await
+                sqlx::query_scalar(IN_FLIGHT).bind(topic.as_str()).bind(from).fetch_one(open).await
             }
         };
         let count: i64 = self.pool.read("count the tasks of a topic in flight", statement).await?;
@@ -69,13 +71,33 @@ impl Topics {
     }
 }
 
+/// Reads a topic, without a `ttr` and `retry` that a later version has written: one such policy must
+/// not keep a node from the pauses and policies of all topics.
+fn readable_of(row: &PgRow) -> Result<StoredTopic, sqlx::Error> {
+    match tracking_of(row)? {
+        Ok(tracking) => topic_with(row, tracking),
+        Err(error) => {
+            let topic: String = row.try_get("topic")?;
+            tracing::warn!(topic, %error, "cannot read `ttr` and `retry` of a policy");
+            topic_with(row, None)
+        }
+    }
+}
+
 pub(super) fn topic_of(row: &PgRow) -> Result<StoredTopic, sqlx::Error> {
+    let tracking = tracking_of(row)?.map_err(|error| sqlx::Error::Decode(error.into()))?;
+    topic_with(row, tracking)
+}
+
+fn tracking_of(row: &PgRow) -> Result<Result<Option<TrackedRow>, TrackingError>, sqlx::Error> {
+    let tracking: Option<Vec<u8>> = row.try_get("tracking")?;
+    Ok(tracking.map(|bytes| TrackedRow::decode(&bytes)).transpose())
+}
+
+fn topic_with(row: &PgRow, tracking: Option<TrackedRow>) -> Result<StoredTopic, sqlx::Error> {
     let time = |column: &str| -> Result<Option<Timestamp>, sqlx::Error> {
         Ok(row.try_get::<Option<i64>, _>(column)?.map(Timestamp::from_micros))
     };
-    let tracking: Option<Vec<u8>> = row.try_get("tracking")?;
-    let tracking = tracking.map(|bytes| TrackedRow::decode(&bytes)).transpose();
-    let tracking = tracking.map_err(|error| sqlx::Error::Decode(error.into()))?;
     let pending_max: Option<i64> = row.try_get("pending_max")?;
     let span = |column: &str| -> Result<Option<Duration>, sqlx::Error> {
         let millis: Option<i64> = row.try_get(column)?;

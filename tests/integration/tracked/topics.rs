@@ -56,3 +56,20 @@ async fn the_calls_of_a_group_may_be_for_several_topics() {
     assert_eq!(verdicts, [Verdict::Busy, Verdict::Finished, Verdict::Finished]);
     assert_eq!(scene.state(ids[0]).await, TaskState::Awaiting);
 }
+
+/// Execlog and dead letters show the ids of later rows.
+#[tokio::test]
+async fn the_id_of_a_later_row_is_the_id_of_no_task() {
+    let scene = Scene::new("tracked").await;
+    let first = scene.submit(None, Some(tracking(3))).await;
+    scene.attempt().await;
+    let failed = AnswerCall { retry_at: Some(scene.now().await), ..fail(first, 1) };
+    assert_eq!(scene.verdict(&failed).await, Verdict::Retrying);
+    let row = scene.claim().await.id_of(0);
+    assert_ne!(row, first);
+    for call in [finish(row), fail(row, 2), extend(row, 2)] {
+        assert!(scene.answer(&call).await.is_none());
+    }
+    assert_eq!(scene.number("select count(*) from task_follow").await, 1);
+    assert_eq!(scene.verdict(&finish(first)).await, Verdict::FinishedInFlight);
+}

@@ -1,7 +1,5 @@
 //! The effects of a group of answers, written together.
 
-use std::time::Duration;
-
 use az::SaturatingAs as _;
 use sqlx::postgres::PgConnection;
 use sqlx::query;
@@ -15,7 +13,7 @@ use crate::domain::{
     TopicName, TrackedRow, TrackedView, Ttr,
 };
 use crate::postgres::connection::error::check_count;
-use crate::postgres::tasks::names;
+use crate::postgres::tasks::names::{self, NameTerms};
 use crate::postgres::tasks::settle::next_rows::{self, NextRow};
 
 /// Stands for a reason that the consumer did not give.
@@ -25,7 +23,7 @@ const NO_REASON: &str = "no reason given";
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     pub(super) terms: AnswerTerms,
-    pub(super) name_retention: Duration,
+    pub(super) names: NameTerms,
 }
 
 /// The effects of a group.
@@ -395,7 +393,7 @@ impl<'a> Effects<'a> {
                     .map(|moved| moved.next.is_none().then_some(names::FINISHED))
                     .collect::<Vec<_>>(),
             )
-            .bind(self.times.name_retention.as_secs_f64())
+            .bind(self.times.names.retention.as_secs_f64())
             .execute(open)
             .await?;
         Ok(())

@@ -1,24 +1,19 @@
 //! Finds the row of a task in the batches, settled or in flight.
 
-use std::time::Duration;
-
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
 use super::attempts::tracked_of;
 use crate::domain::{
-    Actors, Outcome, Receipt, TaskId, TaskState, Timestamp, TrackedView, WidthClass, ids,
+    Actors, Outcome, Receipt, TaskId, TaskState, Timestamp, TrackedView, WidthClass,
 };
 use crate::postgres::tasks::principals::actors_of;
-
-/// A task is claimed at most one window (10 s at most) before it is due, and the claimer's clock is
-/// less than a minute behind. Days before that cannot hold its batch.
-const CLAIMED_BEFORE_DUE_MAX: Duration = Duration::from_secs(70);
+use crate::postgres::unsettled::{UnsettledFloor, lowest_batch_of};
 
 /// Reads settled batches by width class, from the narrowest, and then the batches in flight. `$1`
 /// is the lowest batch id, `$2` the row, `$3` the classes, `$4` the lowest id with which a batch of
-/// each class can begin.
+/// each class can begin, `$5` the lowest id of an unsettled batch.
 pub const IN_BATCHES: &str = "-- look up in batches
 select f.batch, f.position, f.settled_at is not null as is_settled, f.outcomes[f.position]
   as outcome,
@@ -44,7 +39,7 @@ from (
   union all
   (select u.*, array_position(u.ids, $2)
    from execlog_batch u
-   where u.settled_at is null and u.batch >= $1 and $2 = any(u.ids)
+   where u.settled_at is null and u.batch >= $5 and $2 = any(u.ids)
    limit 1)
 ) f
 limit 1";
@@ -85,15 +80,10 @@ pub(in crate::postgres) fn moved_of(row: &PgRow) -> Result<Option<Timestamp>, sq
     Ok(row.try_get::<Option<i64>, _>("moved_to")?.map(Timestamp::from_millis))
 }
 
-/// Returns the lowest id that a batch with one of these rows can have.
-pub(in crate::postgres::tasks) fn lowest_batch_of(rows: impl Iterator<Item = TaskId>) -> Uuid {
-    let earliest = rows.map(TaskId::due_at).min().unwrap_or_default();
-    ids::floor_of(earliest.minus(CLAIMED_BEFORE_DUE_MAX).max(Timestamp::EPOCH))
-}
-
 pub(super) async fn in_batches(
     open: &mut PgConnection,
     row: TaskId,
+    unsettled: UnsettledFloor,
 ) -> Result<Option<BatchEntry>, sqlx::Error> {
     let earliest = lowest_batch_of(std::iter::once(row));
     let width_classes: Vec<i16> = WidthClass::all().map(WidthClass::as_smallint).collect();
@@ -104,6 +94,7 @@ pub(super) async fn in_batches(
         .bind(row.uuid())
         .bind(width_classes)
         .bind(starts)
+        .bind(unsettled.of(std::iter::once(row)))
         .fetch_optional(open)
         .await?;
     found.as_ref().map(entry_of).transpose()

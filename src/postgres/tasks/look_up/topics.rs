@@ -12,11 +12,11 @@ use sqlx::Row as _;
 use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
-use super::in_batches::lowest_batch_of;
 use crate::domain::leaves::{Parent, Rules};
 use crate::domain::{Outcome, TaskId, TopicName, WidthClass};
 use crate::postgres::PostgresError;
 use crate::postgres::connection::pool::Pool;
+use crate::postgres::unsettled::{UnsettledFloor, lowest_batch_of};
 
 /// Maximum number of tasks of one call. A statement about 500 tasks takes 10 to 80 ms, and 220 ms
 /// when they are in all leaves of three days (2 cores, Postgres 15, 8 days of the execlog and 200
@@ -49,7 +49,7 @@ select row_id, first_id, null from task_follow where first_id = any($3)";
 
 /// Reads batches as a look-up of one task does. `$1` are the rows, `$2` the lowest batch of each,
 /// `$3` the width classes, `$4` the lowest starts (those of all classes for each row), and `$5` the
-/// lowest batch of all. Few ids are compared with all ids of the unsettled batches, which is
+/// lowest unsettled batch. Few ids are compared with all ids of the unsettled batches, which is
 /// quicker than to unpack these batches.
 const ENTRIES: &str = "-- look up topics in batches
 select w.id, b.topic, b.outcome, b.next
@@ -118,6 +118,7 @@ struct Place {
 pub(super) struct Search<'a> {
     pub(super) places: &'a Pool,
     pub(super) rules: &'a Rules,
+    pub(super) unsettled: UnsettledFloor,
 }
 
 /// The traces of tasks that are in no visible place.
@@ -186,7 +187,7 @@ impl Search<'_> {
     }
 
     async fn in_batches(&self, rows: &Rows) -> Result<Entries, PostgresError> {
-        self.places.read(WHAT, || async |open| entries_of(open, rows).await).await
+        self.places.read(WHAT, || async |open| entries_of(open, rows, self.unsettled).await).await
     }
 
     async fn traces(&self, rows: &Rows) -> Result<Traces, PostgresError> {
@@ -237,7 +238,11 @@ fn place_of(row: &PgRow) -> Result<Place, sqlx::Error> {
     })
 }
 
-async fn entries_of(open: &mut PgConnection, rows: &Rows) -> Result<Entries, sqlx::Error> {
+async fn entries_of(
+    open: &mut PgConnection,
+    rows: &Rows,
+    unsettled: UnsettledFloor,
+) -> Result<Entries, sqlx::Error> {
     let rows: BTreeSet<TaskId> = rows.values().copied().collect();
     let ids: Vec<Uuid> = rows.iter().map(|row| row.uuid()).collect();
     let lowest: Vec<Uuid> = rows.iter().map(|row| lowest_batch_of(iter::once(*row))).collect();
@@ -249,7 +254,7 @@ async fn entries_of(open: &mut PgConnection, rows: &Rows) -> Result<Entries, sql
         .bind(lowest)
         .bind(width_classes)
         .bind(starts)
-        .bind(lowest_batch_of(rows.iter().copied()))
+        .bind(unsettled.of(rows.iter().copied()))
         .fetch_all(open)
         .await?;
     found.iter().map(entry_of).collect()

@@ -1,8 +1,6 @@
 //! Cancels the task of a name if a precondition allows it. The decision is made under the lock of
 //! the entry.
 
-use std::time::Duration;
-
 use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
 
@@ -10,7 +8,7 @@ use super::{Replaces, current_of, lock};
 use crate::domain::{Precondition, PrincipalId, TaskName, TaskView, TopicName};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::tasks::cancel::{CancelRow, FAR, NEAR, delete_rows};
-use crate::postgres::tasks::names::NameEntry;
+use crate::postgres::tasks::names::{NameEntry, NameTerms};
 
 /// The result of a cancel by name that has a precondition.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,9 +36,9 @@ impl Replaces {
         condition: &Precondition,
         by: Option<PrincipalId>,
     ) -> Result<Withdrawal, PostgresError> {
-        let retention = self.retention;
+        let names = self.terms();
         let statement = async |open: &mut PgConnection| {
-            withdraw(open, (topic, name), condition, (by, retention)).await
+            withdraw(open, (topic, name), condition, (by, names)).await
         };
         self.pool.run("cancel a task by its name", statement).await
     }
@@ -50,11 +48,11 @@ pub(in crate::postgres) async fn withdraw(
     open: &mut PgConnection,
     (topic, name): (&TopicName, &TaskName),
     condition: &Precondition,
-    (by, name_retention): (Option<PrincipalId>, Duration),
+    (by, names): (Option<PrincipalId>, NameTerms),
 ) -> Result<Withdrawal, sqlx::Error> {
     let mut transaction = open.begin().await?;
     let entry = lock(&mut transaction, topic.as_str(), name.as_str()).await?;
-    let current = current_of(&mut transaction, entry).await?;
+    let current = current_of(&mut transaction, entry, names).await?;
     let Some(entry) = entry.filter(|_entry| current.is_some()) else {
         transaction.rollback().await?;
         return Ok(Withdrawal::NotFound);
@@ -67,7 +65,7 @@ pub(in crate::postgres) async fn withdraw(
     // The far table comes first: a task moves from there to a leaf, never back.
     for table in [FAR, NEAR] {
         let deleted =
-            delete_rows(&mut transaction, &wanted, table.statement, name_retention).await?;
+            delete_rows(&mut transaction, &wanted, table.statement, names.retention).await?;
         if let Some(cancelled) = deleted.into_iter().next() {
             transaction.commit().await?;
             return Ok(Withdrawal::Cancelled(Box::new(cancelled.view)));
