@@ -68,6 +68,7 @@ pub enum TaskCommand {
     /// Submits a task to a node, or many from a file.
     Submit(Box<SubmitArgs>),
     /// Shows a task: the state, the attempts, and the receipt of a published task.
+    #[command(alias = "get")]
     Show(Show),
     /// Lists pending tasks in order of due time.
     List(Box<ListArgs>),
@@ -438,6 +439,7 @@ mod tests {
             ("pop --topic t --group g --exec cat", true),
             ("pop --topic t --group g", false),
             ("list", false),
+            ("get --topic t --name n", false),
         ] {
             for noun in ["", "task "] {
                 let words = format!("punctual {noun}{line}");

@@ -12,6 +12,7 @@ use super::format::{grouped, is_true, number, path, with_query};
 use super::frame::{
     Answered, Page, Reader, Section, csrf, escaped, facts, nothing, sample, task_path,
 };
+use crate::domain::Timestamp;
 use crate::domain::topic::policy::REASON_BYTES_MAX;
 
 pub use self::verb::Verb;
@@ -219,6 +220,16 @@ impl Action {
         body
     }
 
+    /// Ends the open range of a drop at `now`. Letters that were due before, and die after the
+    /// count, are still dropped.
+    #[must_use]
+    pub fn until(mut self, now: Timestamp) -> Self {
+        if self.verb == Verb::DropMany && self.due_to.is_empty() {
+            self.due_to = now.ceil_millis().to_string();
+        }
+        self
+    }
+
     /// Writes the link to the page that asks first.
     pub fn link(&self) -> Markup {
         let target = with_query("/console/confirm", &self.fields());
@@ -400,7 +411,7 @@ mod tests {
     use crate::console::frame::Refused;
 
     pub fn reader() -> Reader {
-        Reader { name: None, has_session: false, csrf: "seal".to_owned() }
+        Reader { name: None, has_session: false, has_now: true, csrf: "seal".to_owned() }
     }
 
     fn read(pairs: &[(&str, &str)]) -> Option<Action> {
@@ -466,6 +477,19 @@ mod tests {
         let refused = Err(Refused::new(403, "forbidden", "the right is missing"));
         let page = confirm(&action, &reader(), Some(&refused)).body.into_string();
         assert!(!page.contains("/console/act"), "what may not be counted is not offered: {page}");
+    }
+
+    #[test]
+    fn a_drop_of_many_ends_at_the_time_of_its_count() {
+        let now = Timestamp::of_rfc3339("2030-01-31T09:30:00.123Z").unwrap();
+        for (verb, given, wanted) in [
+            ("drop-many", "", "2030-01-31T09:30:00.123Z"),
+            ("drop-many", "2030-01-01T00:00:00Z", "2030-01-01T00:00:00Z"),
+            ("redrive-many", "", ""),
+        ] {
+            let action = read(&[("action", verb), ("topic", "t"), ("due_to", given)]).unwrap();
+            assert_eq!(action.until(now).due_to, wanted, "{verb}");
+        }
     }
 
     #[test]

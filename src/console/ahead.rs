@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::format::{figure, grouped, is_true, items, moment, number, text};
-use super::frame::{Answered, Page, Section, sample, table, topic_form};
+use super::frame::{Answered, Page, Section, sample, table, topic_form, unknown_topic};
 use super::topics;
 
 /// The size of a chart in units of its own. The page stretches it.
@@ -30,6 +30,7 @@ fn calendar(topic: &str, counts: &Value) -> Markup {
     let whose = if topic.is_empty() { "all topics".to_owned() } else { topic.to_owned() };
     let pending = counts.get("pending").unwrap_or(&Value::Null);
     html! {
+        (unknown_topic(counts))
         p {
             strong { (figure(pending)) } " tasks of " (whose) " are pending, as of "
             (moment(text(counts, "as_of"))) "."
@@ -148,5 +149,8 @@ mod tests {
         assert!(text.contains(r#"y="105""#) && text.contains(r#"height="190""#), "{text}");
         assert!(text.contains("about 200, from 09:32") && text.contains("estimates"), "{text}");
         assert!(text.contains("No task is due then.") && !text.contains("<b>"), "{text}");
+        assert!(!text.contains("misspelt"), "{text}");
+        let text = page("t", &Ok(json!({"topic_known": false}))).body.into_string();
+        assert!(text.contains("misspelt"), "{text}");
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::action::{Action, Call, Verb};
 use super::format::{items, moment, text, with_query};
-use super::frame::{Answered, Page, Section, sample, table, task_path, topic_form};
+use super::frame::{Answered, Page, Section, sample, table, task_path, topic_form, unknown_topic};
 use super::tasks::{key_of, next, or_dash};
 
 /// Dead letters on a page. Their reasons are grouped, so there are more than of tasks.
@@ -48,6 +48,7 @@ fn listed(topic: &str, page: &Value) -> Markup {
         }
     };
     html! {
+        (unknown_topic(page))
         @if dead.is_empty() {
             p {
                 @if cursor.is_empty() { "There are no dead letters here." }
@@ -107,6 +108,13 @@ mod tests {
             !text.contains("<u>") && text.contains("action=redrive-many&amp;topic=t"),
             "{text}"
         );
-        assert!(!text.contains("Next page"), "{text}");
+        assert!(!text.contains("Next page") && !text.contains("misspelt"), "{text}");
+    }
+
+    #[test]
+    fn a_list_of_no_dead_letters_says_that_the_topic_is_not_known() {
+        let page = json!({"tasks": [], "cursor": null, "topic_known": false});
+        let text = super::page("t", "", &Ok(page)).body.into_string();
+        assert!(text.contains("no dead letters") && text.contains("misspelt"), "{text}");
     }
 }

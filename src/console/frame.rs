@@ -68,6 +68,8 @@ pub struct Reader {
     pub name: Option<String>,
     /// True for a reader who came in by the login, and so can log out.
     pub has_session: bool,
+    /// False at a port without the state of the cluster, which has no page Now.
+    pub has_now: bool,
     /// The token that each form sends back.
     pub csrf: String,
 }
@@ -116,7 +118,7 @@ pub fn write(page: &Page, reader: Option<&Reader>) -> String {
                 header {
                     a.brand href=(ROOT) { "Punctual" }
                     @if let Some(reader) = reader {
-                        (navigation(page.section))
+                        (navigation(page.section, reader.has_now))
                         (who(reader))
                     }
                 }
@@ -162,11 +164,12 @@ fn head(title: &str) -> Markup {
     }
 }
 
-fn navigation(current: Section) -> Markup {
+fn navigation(current: Section, has_now: bool) -> Markup {
+    let shown = Section::SHOWN.into_iter().filter(|section| has_now || *section != Section::Now);
     html! {
         nav aria-label="Pages" {
             ul {
-                @for section in Section::SHOWN {
+                @for section in shown {
                     li {
                         @let mark = (section == current).then_some("page");
                         a href=(section.path()) aria-current=[mark] { (section.title()) }
@@ -261,6 +264,21 @@ pub fn topic_links(topic: &str) -> Markup {
     }
 }
 
+/// Says that the topic of a page is not known, when the answer of the API says so.
+pub fn unknown_topic(answer: &Value) -> Markup {
+    let is_unknown = answer.get("topic_known").and_then(Value::as_bool) == Some(false);
+    html! {
+        @if is_unknown {
+            div.notice role="note" {
+                p {
+                    "This topic is not known: Kafka does not have it, and no pending task or dead "
+                    "letter is for it. It may be misspelt."
+                }
+            }
+        }
+    }
+}
+
 /// Writes a table that scrolls alone when too wide.
 pub fn table(caption: &str, heads: &[&str], rows: &Markup) -> Markup {
     html! {
@@ -318,7 +336,7 @@ mod tests {
     fn a_page_escapes_what_it_shows() {
         let refused = Refused::new(403, HOSTILE, HOSTILE);
         let name = Some(HOSTILE.to_owned());
-        let reader = Reader { name, has_session: true, csrf: "\"><b>".to_owned() };
+        let reader = Reader { name, has_session: true, has_now: true, csrf: "\"><b>".to_owned() };
         let mut page = refused.page(Section::Now);
         page.title = HOSTILE.to_owned();
         let text =
@@ -331,9 +349,35 @@ mod tests {
     #[test]
     fn the_current_page_is_marked() {
         let page = Refused::new(503, "a", "b").page(Section::Dead);
-        let reader = Reader { name: None, has_session: false, csrf: String::new() };
-        let text = write(&page, Some(&reader));
+        let text = write(&page, Some(&reader(true)));
         assert!(text.contains(r#"<a href="/console/dead" aria-current="page">"#), "{text}");
         assert!(!write(&page, None).contains("<nav"));
+    }
+
+    fn reader(has_now: bool) -> Reader {
+        Reader { name: None, has_session: false, has_now, csrf: String::new() }
+    }
+
+    #[test]
+    fn a_port_without_the_state_of_the_cluster_does_not_lead_to_the_page_now() {
+        let page = Refused::new(503, "a", "b").page(Section::Dead);
+        for has_now in [true, false] {
+            let text = write(&page, Some(&reader(has_now)));
+            assert_eq!(text.contains(">Now</a>"), has_now, "{text}");
+            assert!(text.contains(">Topics</a>"), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_a_topic_that_is_certainly_unknown_is_called_so() {
+        for (answer, is_told) in [
+            (serde_json::json!({"topic_known": false}), true),
+            (serde_json::json!({"topic_known": true}), false),
+            (serde_json::json!({"topic_known": null}), false),
+            (serde_json::json!({}), false),
+        ] {
+            let text = unknown_topic(&answer).into_string();
+            assert_eq!(text.contains("may be misspelt"), is_told, "{answer}: {text}");
+        }
     }
 }

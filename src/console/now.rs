@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::action::Call;
-use super::format::{figure, grouped, is_true, items, moment_from, number, span, text};
+use super::format::{grouped, is_true, items, moment, moment_from, number, span, text};
 use super::frame::{Answered, Page, Section, escaped, facts, sample, table, topic_links};
 use super::rates::{Rates, Sample};
 use super::tasks::or_dash;
@@ -17,7 +17,7 @@ const TOPICS_SHOWN_MAX: usize = 100;
 const OVERDUE_SECONDS: u64 = 5;
 
 /// Returns the page. `cluster` is the answer of `GET /v1/cluster`.
-pub fn page(cluster: &Answered, metrics: Option<(&Sample, &Rates)>, requires_port: bool) -> Page {
+pub fn page(cluster: &Answered, metrics: Option<(&Sample, &Rates)>) -> Page {
     let body = html! {
         h1 { "Now" }
         @match cluster {
@@ -31,17 +31,10 @@ pub fn page(cluster: &Answered, metrics: Option<(&Sample, &Rates)>, requires_por
             },
             Err(refused) => {
                 (refused.notice())
-                @if requires_port {
-                    p {
-                        "The state of the cluster is on the operator port of this node "
-                        "(" code { "--operator-listen" } ")."
-                    }
-                } @else {
-                    p {
-                        "This page needs the right " code { "operate" } ". "
-                        a href=(Section::Topics.path()) { "Topics" } " and tasks need "
-                        code { "read" } "."
-                    }
+                p {
+                    "This page needs the right " code { "operate" } ". "
+                    a href=(Section::Topics.path()) { "Topics" } " and tasks need "
+                    code { "read" } "."
                 }
             },
         }
@@ -73,14 +66,24 @@ fn troubles(cluster: &Value) -> Vec<String> {
         1 => troubles.push("1 topic is paused".to_owned()),
         count => troubles.push(format!("{} topics are paused", at_least(count))),
     }
-    for node in items(cluster, "nodes") {
-        let standing = text(node, "standing");
-        if matches!(standing, "dead" | "suspected") {
-            troubles.push(format!("the node {} is {standing}", text(node, "name")));
+    let nodes = items(cluster, "nodes");
+    // The row of an earlier run stays for an hour, also when a node of its name runs again.
+    let runs_again = |name: &str| {
+        nodes.iter().any(|node| text(node, "standing") == "assigned" && text(node, "name") == name)
+    };
+    for node in nodes {
+        let (name, standing) = (text(node, "name"), text(node, "standing"));
+        if standing == "suspected" || (standing == "dead" && !runs_again(name)) {
+            troubles.push(format!("the node {name} is {standing}"));
         }
         if !is_true(node, "has_broker") && standing == "assigned" {
-            troubles.push(format!("the node {} has no connection to Kafka", text(node, "name")));
+            troubles.push(format!("the node {name} has no connection to Kafka"));
         }
+    }
+    let owned: usize = nodes.iter().map(|node| items(node, "shards").len()).sum();
+    let all = number(cluster, "shard_count");
+    if owned.saturating_as::<u64>() != all {
+        troubles.push(format!("{owned} of {all} shards have an owner"));
     }
     let oldest = cluster.pointer("/backlog/oldest_due_at").and_then(Value::as_str);
     let oldest = oldest.and_then(Timestamp::of_rfc3339);
@@ -102,7 +105,7 @@ fn at_least(count: usize) -> String {
 }
 
 fn verdict(cluster: &Value) -> Markup {
-    let troubles = troubles(cluster);
+    let (troubles, now) = (troubles(cluster), text(cluster, "now"));
     html! {
         @if troubles.is_empty() {
             div.verdict { strong { "All is well." } span.quiet { "As this node sees it." } }
@@ -112,13 +115,20 @@ fn verdict(cluster: &Value) -> Markup {
                 @for trouble in &troubles { span { (trouble) } }
             }
         }
+        @if !now.is_empty() { p.quiet { "As of " (moment(now)) "." } }
     }
+}
+
+/// Writes the number of overdue tasks, whose count stops at a limit.
+fn overdue_of(backlog: &Value) -> String {
+    let more = if is_true(backlog, "exact") { "" } else { "more than " };
+    format!("{more}{}", grouped(number(backlog, "count")))
 }
 
 fn figures(cluster: &Value, latest: &Sample, rates: &Rates) -> Markup {
     let now = now_of(cluster);
     let backlog = cluster.get("backlog").filter(|backlog| backlog.is_object());
-    let overdue = backlog.map_or_else(|| "unknown".to_owned(), figure);
+    let overdue = backlog.map_or_else(|| "unknown".to_owned(), overdue_of);
     let oldest = backlog.map(|backlog| text(backlog, "oldest_due_at")).unwrap_or_default();
     let or_none = |quantile: &Option<String>| escaped(quantile.as_deref().unwrap_or("–"));
     let mut shown: Vec<(&str, Markup)> = vec![
@@ -236,7 +246,7 @@ mod tests {
 
     fn cluster() -> Value {
         json!({
-            "node": "n1", "now": "2030-01-31T09:30:00Z", "shard_count": 64, "throttled": false,
+            "node": "n1", "now": "2030-01-31T09:30:00Z", "shard_count": 2, "throttled": false,
             "nodes": [{"id": "n1", "name": "<b>one", "standing": "assigned", "has_broker": true,
                        "heartbeat_age_ms": 500, "shards": [1, 2], "version": "0.1.0",
                        "started_at": "2030-01-31T09:00:00Z", "address": "http://a"}],
@@ -247,8 +257,9 @@ mod tests {
 
     #[test]
     fn a_well_cluster_is_called_well_and_another_one_says_why_not() {
-        let well = page(&Ok(cluster()), None, false).body.into_string();
+        let well = page(&Ok(cluster()), None).body.into_string();
         assert!(well.contains("All is well.") && well.contains("&lt;b&gt;one"), "{well}");
+        assert!(well.contains(">2030-01-31 09:30:00</time>."), "the figures have a time: {well}");
         for (pointer, value, wanted) in [
             ("/nodes/0/standing", json!("dead"), "is dead"),
             ("/nodes/0/has_broker", json!(false), "no connection to Kafka"),
@@ -260,6 +271,7 @@ mod tests {
                 "&lt;u&gt;",
             ),
             ("/throttled", json!(true), "quota"),
+            ("/shard_count", json!(64), "2 of 64 shards have an owner"),
             ("/degraded", json!([{"what": "etcd", "why": "away"}]), "goes on without etcd: away"),
             (
                 "/paused_topics",
@@ -269,15 +281,31 @@ mod tests {
         ] {
             let mut cluster = cluster();
             *cluster.pointer_mut(pointer).unwrap() = value;
-            let text = page(&Ok(cluster), None, false).body.into_string();
+            let text = page(&Ok(cluster), None).body.into_string();
             assert!(!text.contains("All is well.") && text.contains(wanted), "{pointer}: {text}");
         }
     }
 
     #[test]
+    fn a_dead_node_is_no_trouble_once_a_node_of_its_name_runs() {
+        let mut cluster = cluster();
+        let dead = |name: &str| json!({"id": "n0", "name": name, "standing": "dead"});
+        cluster["nodes"].as_array_mut().unwrap().push(dead("<b>one"));
+        assert_eq!(troubles(&cluster), [""; 0]);
+        cluster["nodes"].as_array_mut().unwrap().push(dead("two"));
+        assert_eq!(troubles(&cluster), ["the node two is dead"]);
+    }
+
+    #[test]
+    fn a_count_of_overdue_tasks_says_when_there_are_more() {
+        let overdue = |is_exact: bool| overdue_of(&json!({"count": 10_000, "exact": is_exact}));
+        assert_eq!([true, false].map(overdue), ["10,000", "more than 10,000"]);
+    }
+
+    #[test]
     fn a_reader_without_the_right_is_told_so() {
         let refused = Err(Refused::new(403, "forbidden", "the right is missing"));
-        let text = page(&refused, None, false).body.into_string();
+        let text = page(&refused, None).body.into_string();
         assert!(text.contains("the right is missing") && !text.contains("Nodes"), "{text}");
     }
 }

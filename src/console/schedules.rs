@@ -91,6 +91,26 @@ fn recurrence(schedule: &Value) -> Markup {
     }
 }
 
+/// Says which of the missed runs are made later, as after a pause.
+fn missed(schedule: &Value) -> Option<String> {
+    let missed = schedule.get("missed")?;
+    let what = match text(missed, "policy") {
+        "none" => "none is made",
+        "last" => "the last is made",
+        "all" => "all are made",
+        other => other,
+    };
+    let within = match text(missed, "within") {
+        "" => String::new(),
+        within => format!(", if not older than {within}"),
+    };
+    let most = match number(missed, "count_max") {
+        0 => String::new(),
+        most => format!(", at most {most}"),
+    };
+    Some(format!("{what}{within}{most}"))
+}
+
 /// Returns the page of one schedule.
 pub fn one(schedule: &Value, now: Option<Timestamp>) -> Page {
     let (topic, name) = (text(schedule, "topic"), text(schedule, "name"));
@@ -104,6 +124,7 @@ pub fn one(schedule: &Value, now: Option<Timestamp>) -> Page {
         ("Key", key_of(schedule)),
         ("Revision", html! { (number(schedule, "revision")) }),
     ];
+    shown.extend(missed(schedule).map(|said| ("Missed runs", escaped(&said))));
     for (term, member) in [("Note", "note"), ("Time to run", "ttr")] {
         if !text(schedule, member).is_empty() {
             shown.push((term, escaped(text(schedule, member))));
@@ -144,8 +165,24 @@ mod tests {
             "topic": "t", "name": "a/<b>", "cron": "0 9 * * *", "time_zone": "UTC",
             "words": "at 09:00", "paused": paused, "revision": 3, "runs_made": 7,
             "next_run_at": "2030-01-31T09:00:00.000Z", "next": ["2030-01-31T09:00:00.000Z"],
-            "note": "<i>", "payload": "<p>",
+            "note": "<i>", "payload": "<p>", "missed": {"policy": "last"},
         })
+    }
+
+    #[test]
+    fn a_schedule_says_what_becomes_of_its_missed_runs() {
+        for (policy, said) in [
+            (json!({"policy": "none"}), "none is made"),
+            (json!({"policy": "last", "within": "2h"}), "the last is made, if not older than 2h"),
+            (
+                json!({"policy": "all", "within": "1h", "count_max": 100}),
+                "all are made, if not older than 1h, at most 100",
+            ),
+        ] {
+            let schedule = json!({ "topic": "t", "name": "n", "missed": policy });
+            let text = one(&schedule, None).body.into_string();
+            assert!(text.contains(&format!("<dd>{said}</dd>")), "{said}: {text}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::format::{
 };
 use super::frame::{
     Answered, Page, Refused, Section, escaped, facts, nothing, sample, table, task_path,
+    unknown_topic,
 };
 use crate::domain::Timestamp;
 
@@ -151,6 +152,7 @@ fn tasks(listed: Listed<'_>, page: &Value, now: Option<Timestamp>) -> Markup {
     let cursor = text(page, "cursor");
     let pairs = [&listed.filters()[..], &[("cursor", cursor)]].concat();
     html! {
+        (unknown_topic(page))
         @if items(page, "tasks").is_empty() {
             p {
                 @if cursor.is_empty() { "No more tasks are pending here." }
@@ -455,6 +457,14 @@ mod tests {
         assert!(!text.contains("<img") && text.contains("cursor=next%2B1"), "{text}");
         assert!(text.contains(r#"<option value="awaiting" selected>"#), "{text}");
         assert!(listed.call().path.contains("&state=awaiting&limit=50"));
+    }
+
+    #[test]
+    fn a_list_of_no_tasks_says_that_the_topic_is_not_known() {
+        let page = Ok(json!({"tasks": [], "cursor": null, "topic_known": false}));
+        let listed = Listed { topic: "t", ..Listed::default() };
+        let text = list(listed, ("", None), Some(&page), None).body.into_string();
+        assert!(text.contains("No more tasks") && text.contains("misspelt"), "{text}");
     }
 
     #[test]

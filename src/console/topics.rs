@@ -36,6 +36,8 @@ pub fn page(topic: &str, counts: &Answered, policies: &Answered, rights: &Answer
         @match policies {
             Ok(one) if !topic.is_empty() => (state(one)),
             Ok(some) => (held_back(some)),
+            // The counts are usually refused for the same reason.
+            Err(refused) if counts.as_ref().err() != Some(refused) => (refused.notice()),
             Err(_) => {},
         }
         @match counts {
@@ -212,6 +214,18 @@ mod tests {
         assert!(text.contains(r#"href="/console/topics?topic=orders""#), "{text}");
         assert!(text.contains("<li>a.*</li>") && text.contains("name a topic"), "{text}");
     }
+
+    #[test]
+    fn a_topic_that_is_not_known_is_told_once() {
+        let unknown = || Err(Refused::new(404, "topic not found", "is it misspelt?"));
+        let counts = Ok(json!({"pending": {"count": 0, "exact": true}, "topics": []}));
+        for counts in [counts, unknown()] {
+            let text = page("t", &counts, &unknown(), &Ok(Value::Null)).body.into_string();
+            assert_eq!(text.matches("is it misspelt?").count(), 1, "{text}");
+            assert!(!text.contains("pause-topic"), "{text}");
+        }
+    }
+
     #[test]
     fn a_paused_topic_says_why_and_can_be_resumed() {
         let paused = json!({

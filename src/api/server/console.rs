@@ -11,7 +11,8 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, Method, Request, StatusCode};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, Method, Request, StatusCode, Uri, header};
 use axum::response::Response;
 use futures_util::FutureExt as _;
 use hyper::body::Body as _;
@@ -31,6 +32,8 @@ use crate::console::frame::{self, Page, ROOT, Reader, Refused, Section};
 
 /// The label of pages in metrics and logs.
 const ROUTE: &str = "/console";
+/// The path of the form that ends a session.
+const LOGOUT: &str = "/console/logout";
 /// Bytes of a form. The largest one is a login with a JSON Web Token.
 const FORM_BYTES_MAX: usize = 16 << 10;
 
@@ -108,6 +111,12 @@ async fn respond(
     let identified = reader::identify(api, &request);
     let (parts, body) = request.into_parts();
     let method = parts.method.clone();
+    let is_login = parts.uri.path() == Section::Login.path();
+    if (method == Method::POST || is_login || identified.is_none())
+        && let Some(problem) = reader::starting(api)
+    {
+        return refused(&problem);
+    }
     if matches!(method, Method::GET | Method::HEAD) {
         let path: Vec<String> = segments(parts.uri.path());
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
@@ -126,9 +135,12 @@ async fn respond(
     if method != Method::POST {
         return refused(&Problem::new(ProblemType::MethodNotAllowed, "pages take GET and POST"));
     }
-    let is_login = parts.uri.path() == Section::Login.path();
     if identified.is_none() && !is_login {
-        return show(StatusCode::UNAUTHORIZED, &login_page(api, ROOT, None), None);
+        if parts.uri.path() == LOGOUT {
+            return to(Section::Login.path(), None);
+        }
+        let next = page_of_form(&parts).unwrap_or_else(|| ROOT.to_owned());
+        return show(StatusCode::UNAUTHORIZED, &login_page(api, &next, Some(&ended())), None);
     }
     // Callers without a session have a few places of their own, and little time.
     let _login = match identified.is_none().then(|| LOGINS.try_acquire()) {
@@ -186,7 +198,7 @@ async fn post(
         return show(StatusCode::FORBIDDEN, &page, Some(&identified.reader));
     }
     match path {
-        "/console/logout" => to(Section::Login.path(), Some(reader::no_cookie(headers))),
+        LOGOUT => to(Section::Login.path(), Some(reader::no_cookie(headers))),
         "/console/act" => pages::act(api, (place, &seen.id), &identified, form).await,
         _ => refused(&Problem::no_such_path()),
     }
@@ -200,10 +212,31 @@ fn stale() -> Refused {
     )
 }
 
+fn ended() -> Refused {
+    Refused::new(
+        StatusCode::UNAUTHORIZED.as_u16(),
+        "session ended",
+        "Nothing was done: your session has ended. Log in, and do it again.",
+    )
+}
+
+/// Returns the address of the page that a form was on, if the browser tells it and a new session
+/// can open it.
+fn page_of_form(parts: &Parts) -> Option<String> {
+    let field = |name: HeaderName| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let own = parts.uri.authority().map(|own| own.as_str()).or_else(|| field(header::HOST))?;
+    let page: Uri = field(header::REFERER)?.parse().ok()?;
+    let is_here = page.authority().is_some_and(|of| of.as_str().eq_ignore_ascii_case(own));
+    let of_session = ["/console/act", "/console/done"].contains(&page.path());
+    let address = page.path_and_query()?.as_str();
+    (is_here && !of_session && is_own(address)).then(|| address.to_owned())
+}
+
 /// Returns the page of the login, which leads on to `next`.
 fn login_page(api: &Api, next: &str, failed: Option<&Refused>) -> Page {
     let csrf = api.shared().cursors.sessions.form_token(reader::LOGIN);
-    frame::login(&Reader { name: None, has_session: false, csrf }, next, failed)
+    let nobody = Reader { name: None, has_session: false, has_now: false, csrf };
+    frame::login(&nobody, next, failed)
 }
 
 /// Returns true for the address of a page of the console.

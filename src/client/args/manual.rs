@@ -260,9 +260,9 @@ Exit codes:
   2  wrong usage, or a wrong file";
 
 pub const PROFILE_EXAMPLES: &str = r#"Examples:
-  mkdir -p ~/.config/punctual
-  printf '[profiles.prod]\nurl = "https://node-1:7070"\n' \
-    >> ~/.config/punctual/config.toml
+  (umask 077; mkdir -p ~/.config/punctual
+   printf '[profiles.prod]\nurl = "https://node-1:7070"\n' \
+     >> ~/.config/punctual/config.toml)
   punctual profile list
   punctual profile use prod
   punctual cluster status --profile prod"#;

@@ -130,8 +130,8 @@ pub struct ListArgs {
     pub range: RangeArgs,
     #[command(flatten)]
     pub part: PartArgs,
-    /// Shows the number of pending tasks instead: in total, by topic, and by minute of the next
-    /// hour. Estimates are marked.
+    /// Shows the number of pending tasks instead: in total, by topic, and by minute of the next two
+    /// hours. Estimates are marked.
     #[arg(
         long,
         conflicts_with_all = [

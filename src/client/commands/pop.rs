@@ -33,6 +33,8 @@ const RETRY_FOR: Duration = Duration::from_secs(300);
 const EXTENDED_RETRY_FOR: Duration = Duration::from_secs(30);
 /// The time that a call has beyond its wait.
 const ANSWERED_AFTER: Duration = Duration::from_secs(10);
+/// The shortest time between the beginnings of two calls when the first one gets no task.
+const CALLS_APART: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize)]
 struct Popped {
@@ -128,6 +130,7 @@ fn line_of(json: &str) -> String {
 async fn work(caller: &NodeCaller, args: &PopArgs, command: &str) -> ExitCode {
     let mut signals = Signals::listen(&EndSignal::ALL).unwrap_or_default();
     loop {
+        let asked_at = clock::monotonic();
         let asked = tokio::select! {
             asked = pop(caller, args) => asked,
             signal = signals.next() => return ended_by(signal),
@@ -140,6 +143,13 @@ async fn work(caller: &NodeCaller, args: &PopArgs, command: &str) -> ExitCode {
             Ok(popped) => popped.tasks,
             Err(ending) => return ending.report(args.node.is_json()),
         };
+        if tasks.is_empty() {
+            tokio::select! {
+                () = clock::sleep(pause_after(clock::monotonic().since(asked_at))) => {}
+                signal = signals.next() => return ended_by(signal),
+            }
+            continue;
+        }
         let running = tasks.iter().map(|task| one(caller, args, command, task.get()));
         let mut running = std::pin::pin!(future::join_all(running));
         let mut signal = None;
@@ -157,6 +167,12 @@ async fn work(caller: &NodeCaller, args: &PopArgs, command: &str) -> ExitCode {
             return ended_by(signal);
         }
     }
+}
+
+/// Returns the pause after a call that has taken so long and got no task. A call with a short
+/// `--wait` would otherwise be repeated without any pause.
+fn pause_after(took: Duration) -> Duration {
+    CALLS_APART.saturating_sub(took)
 }
 
 fn ended_by(signal: EndSignal) -> ExitCode {
@@ -305,6 +321,12 @@ mod tests {
         assert!(!line.contains(is_steering), "{line:?}");
         let [before, after] = [json, line.as_str()].map(serde_json::from_str::<serde_json::Value>);
         assert_eq!(before.unwrap(), after.unwrap());
+    }
+
+    #[test]
+    fn calls_without_a_task_begin_a_second_apart() {
+        let pauses = [0, 400, 1_000, 20_000].map(|took| pause_after(Duration::from_millis(took)));
+        assert_eq!(pauses, [1_000, 600, 0, 0].map(Duration::from_millis));
     }
 
     #[test]

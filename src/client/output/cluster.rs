@@ -103,12 +103,15 @@ impl Cluster {
 }
 
 impl UnavailableTopic {
-    fn reason(&self) -> &str {
-        match (&self.reason, self.gone) {
-            (Some(reason), _) => reason,
+    /// Returns why Kafka takes no records, and the end of the tasks of a topic that is gone.
+    fn reason(&self) -> String {
+        let reason = match (&self.reason, self.gone) {
+            (Some(reason), _) => reason.as_str(),
             (None, true) => "the topic does not exist",
             (None, false) => "its records wait",
-        }
+        };
+        let end = if self.gone { "; its due tasks become dead letters" } else { "" };
+        format!("{reason}{end}")
     }
 }
 
@@ -185,7 +188,7 @@ pub fn topics(answer: &NodeAnswer) -> Result<String, Ending> {
         .iter()
         .map(|topic| {
             let span = spelled(Duration::from_millis(topic.unavailable_ms));
-            [topic.topic.clone(), span, topic.reason().to_owned()]
+            [topic.topic.clone(), span, topic.reason()]
         })
         .collect();
     Ok(Table::new(["TOPIC", "UNAVAILABLE", "REASON"]).rows(&rows))
@@ -211,7 +214,8 @@ mod tests {
         "standing":"suspected","shards":[1]}],
         "backlog":{"count":10000,"exact":false,"oldest_due_at":"D"},
         "unavailable_topics":[{"topic":"orders","gone":false,"unavailable_ms":6000,"reason":"R"},
-        {"topic":"bills","gone":true,"unavailable_ms":1,"reason":null}],"throttled":true,
+        {"topic":"bills","gone":true,"unavailable_ms":1,"reason":null},
+        {"topic":"old","gone":true,"unavailable_ms":1,"reason":"R"}],"throttled":true,
         "paused_topics":[{"topic":"mail","since":"T","reason":"R","by":"ann"},
         {"topic":"sms","since":"T","reason":null}],
         "missing":[{"what":"kafka","why":"refused"}],
@@ -243,7 +247,8 @@ mod tests {
             "overdue      more than 10,000, the oldest due at D",
             "throttled    Kafka holds the records of this node back by a quota",
             "unavailable  orders: R",
-            "unavailable  bills: the topic does not exist",
+            "unavailable  bills: the topic does not exist; its due tasks become dead letters",
+            "unavailable  old: R; its due tasks become dead letters",
             "paused       mail since T by ann: R",
             "paused       sms since T",
             "goes on      without etcd: no answer",

@@ -26,8 +26,11 @@ pub fn watch_once(
         Err(ListFailure::Problem(answer)) => answer.problem().unwrap_or_default().exit(),
         Err(ListFailure::Ending(ending)) => ending.exit,
     };
-    let code = finish(shown.map(|_text| ExitCode::SUCCESS), is_json, Deed::Read);
     let is_passing = matches!(exit, Exit::NothingDone | Exit::Unknown);
+    if is_passing && !is_json {
+        print::clear();
+    }
+    let code = finish(shown.map(|_text| ExitCode::SUCCESS), is_json, Deed::Read);
     (!is_passing).then_some(code)
 }
 

@@ -41,6 +41,15 @@ pub fn frame(text: &str, is_json: bool) -> Result<bool, Ending> {
     }
 }
 
+/// Clears a terminal before an error takes the place of the last look. A failed write is ignored,
+/// because the error is written to stderr.
+pub fn clear() {
+    let mut stdout = io::stdout();
+    if stdout.is_terminal() {
+        stdout.write_all(CLEAR.as_bytes()).and_then(|()| stdout.flush()).ok();
+    }
+}
+
 /// Writes a remark to stderr. A failed write is ignored, because a closed stderr has no reader.
 pub fn aside(text: &str) {
     writeln!(io::stderr(), "{text}").ok();

@@ -89,7 +89,10 @@ impl Verb {
             Self::RedriveMany => "Each becomes a task that is due now, under its first id.",
             Self::DropMany => "They are deleted, with their keys, headers and payloads.",
             Self::Pause => "It makes no runs until it is resumed. Runs that wait are cancelled.",
-            Self::Resume => "It makes runs again, from the next one on.",
+            Self::Resume => {
+                "It makes runs again. Its policy for missed runs decides about the instants of the \
+                 pause. By default, the last of them gets its run at once."
+            }
             Self::Trigger => "It makes one run that is due now, besides the regular ones.",
             Self::PauseTopic => {
                 "Its tasks wait until it is resumed. Submits are accepted meanwhile. Tasks that \

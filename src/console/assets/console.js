@@ -21,19 +21,37 @@
     return live.contains(document.activeElement) ||
       (!marked.isCollapsed && marked.getRangeAt(0).intersectsNode(live));
   };
+  /* A wide table and a fold are the same after a refresh when their names are. */
+  const parts = () => [...live.querySelectorAll(".wide, details")];
+  const nameOf = (part) => part.getAttribute("aria-label") ?? part.firstElementChild.textContent;
+  /* Shows the new figures. Tables stay scrolled, and folds stay open. */
+  const show = (content) => {
+    const kept = new Map(parts().map((part) => [nameOf(part), [part.scrollLeft, part.open]]));
+    live.replaceChildren(...content.childNodes);
+    for (const part of parts()) {
+      const [left, isOpen] = kept.get(nameOf(part)) ?? [0, part.open];
+      part.scrollLeft = left;
+      if (part.matches("details")) part.open = isOpen;
+    }
+  };
   const refresh = async () => {
     held.hidden = !isOn || !isInUse();
     if (!isOn || !held.hidden || document.hidden) return;
     /* A node that is stuck, or a network that drops everything, would never answer. */
     const signal = AbortSignal.timeout(PATIENCE);
     const answer = await fetch(location.href, { redirect: "error", signal });
+    /* The session has ended, and the page itself leads to the login. */
+    if (answer.status === 401) {
+      location.reload();
+      return;
+    }
     if (!answer.ok) throw new Error(`status ${answer.status}`);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const content = page.querySelector("#live");
     if (!content) throw new Error("not a page of the console");
     stale.hidden = true;
     /* The reader may have come, or switched off, while the node answered. */
-    if (isOn && !isInUse()) live.replaceChildren(...content.childNodes);
+    if (isOn && !isInUse()) show(content);
   };
   /* One at a time, so that no slow answer replaces a newer one. A node that is away is asked again.
      Until then the page says that its figures are old. */

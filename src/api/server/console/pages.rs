@@ -15,7 +15,6 @@ use crate::api::problems::problem_type::ProblemType;
 use crate::api::request::request_id::{REQUEST_ID, RequestId};
 use crate::api::server::answer::RequestPlace;
 use crate::api::server::router::Api;
-use crate::api::shared::Port;
 use crate::clock;
 use crate::console::action::outcome::{self, Outcome};
 use crate::console::action::{Action, Call, Fields};
@@ -97,6 +96,7 @@ pub async fn show_page(
     let now = Some(api.shared().now());
     let topic = fields.get("topic");
     let (status, page) = match path {
+        [] if !identified.reader.has_now => return to(Section::Topics.path(), None),
         [] => now_page(&calls).await,
         ["topics"] => {
             let (counts, policies) = (topics::call(topic), topics::policies_call(topic));
@@ -136,7 +136,7 @@ pub async fn show_page(
             Err(refused) => (status_of(&refused), refused.page(Section::Schedules)),
         },
         ["confirm"] => match Action::read(fields) {
-            Some(action) => (StatusCode::OK, confirm_page(&calls, &action).await),
+            Some(action) => (StatusCode::OK, confirm_page(&calls, action).await),
             None => return refused(&Problem::no_such_path()),
         },
         ["done"] => match Outcome::read(fields) {
@@ -162,9 +162,7 @@ async fn now_page(calls: &Calls<'_>) -> (StatusCode, Page) {
         Err(_) => None,
     };
     let rates = sample.as_ref().map(|sample| calls.api.shared().samples.lock().compare(sample));
-    let is_elsewhere = calls.api.settings().port == Port::Public;
-    let page = now::page(&cluster, sample.as_ref().zip(rates.as_ref()), is_elsewhere);
-    (of(&cluster), page)
+    (of(&cluster), now::page(&cluster, sample.as_ref().zip(rates.as_ref())))
 }
 
 /// Returns the page of tasks, or the path of the one task that was asked for.
@@ -199,12 +197,13 @@ async fn tasks_page(calls: &Calls<'_>, fields: &Fields) -> Result<(StatusCode, P
     Ok((of(&page), tasks::list(listed, (name, None), Some(&page), now)))
 }
 
-async fn confirm_page(calls: &Calls<'_>, action: &Action) -> Page {
+async fn confirm_page(calls: &Calls<'_>, action: Action) -> Page {
+    let action = action.until(calls.api.shared().now());
     let counted = match action.dry_run() {
         Some(call) => Some(calls.ask(&call).await),
         None => None,
     };
-    action::confirm(action, &calls.identified.reader, counted.as_ref())
+    action::confirm(&action, &calls.identified.reader, counted.as_ref())
 }
 
 /// Carries out the action of a form. A success leads to a page of its own.

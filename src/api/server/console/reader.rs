@@ -20,6 +20,10 @@ pub const LOGIN: &[u8] = b"login";
 const COOKIE: &str = "punctual-session";
 const SECURE_COOKIE: &str = "__Host-punctual-session";
 
+/// The reason of a node that does not know the secret of its cluster yet. So it can neither open
+/// sessions nor check forms.
+const STARTING: &str = "the node is starting; repeat this in a moment";
+
 /// A reader, as the API and as pages know it.
 #[derive(Debug)]
 pub struct Identified {
@@ -49,8 +53,15 @@ pub fn identify(api: &Api, request: &Request<Body>) -> Option<Identified> {
         }
     };
     let name = (!policy.is_open()).then(|| caller.principal.name.as_str().to_owned());
+    let has_now = shared.settings.port.has("/v1/cluster");
     let csrf = shared.cursors.sessions.form_token(&whose);
-    Some(Identified { caller, reader: Reader { name, has_session, csrf }, whose })
+    Some(Identified { caller, reader: Reader { name, has_session, has_now, csrf }, whose })
+}
+
+/// Returns the problem of a node that is starting.
+pub fn starting(api: &Api) -> Option<Problem> {
+    let has_secret = !api.shared().cursors.sessions.form_token(LOGIN).is_empty();
+    (!has_secret).then(|| Problem::unavailable(STARTING))
 }
 
 fn session_of(api: &Api, headers: &HeaderMap) -> Option<Session> {
@@ -92,7 +103,7 @@ pub async fn log_in(
     }
     shared.cursors.sessions.seal(token, now).map_err(|reason| {
         refused_of(&match reason {
-            NoSession::Starting => Problem::unavailable("the node is starting"),
+            NoSession::Starting => Problem::unavailable(STARTING),
             NoSession::TokenTooLong => {
                 Problem::invalid("token", "the token is too long for a session of the console")
             }

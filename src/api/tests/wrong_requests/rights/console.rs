@@ -292,6 +292,69 @@ async fn hostile_text_is_escaped_on_every_page() {
 }
 
 #[tokio::test]
+async fn a_form_after_the_end_of_its_session_leads_back_to_its_page() {
+    let world = World::new(&[Action::Read], "orders");
+    let page = "/console/confirm?action=cancel&id=i";
+    for (referer, next) in [
+        (format!("http://a{page}"), page),
+        (format!("http://evil.example{page}"), "/console"),
+        ("http://a/v1/tasks".to_owned(), "/console"),
+        ("http://a/console/done?seal=x".to_owned(), "/console"),
+        (page.to_owned(), "/console"),
+    ] {
+        let headers = [("referer", referer.as_str())];
+        let act = form("/console/act", &[("action", "cancel"), ("id", "i")], &headers);
+        let answer = world.api.ask(act).await;
+        assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+        let text = text_of(answer).await;
+        let field = format!(r#"name="next" value="{}""#, next.replace('&', "&amp;"));
+        assert!(text.contains("your session has ended") && text.contains(&field), "{text}");
+    }
+    let out = world.api.ask(form("/console/logout", &[], &[])).await;
+    assert_eq!(header_of(&out, "location"), Some("/console/login"), "it is ended already");
+}
+
+#[tokio::test]
+async fn a_node_that_is_starting_says_so_and_calls_no_form_stale() {
+    let mut registry = Registry::default();
+    let metrics = ApiMetrics::register(&mut registry);
+    let service = Service::of_model(Arc::new(Model::default()));
+    let nobody = PolicyHandle::new(Policy::new(Vec::new(), HashMap::new(), None));
+    let api = Api::new(service, ApiSettings::default(), metrics, Arc::new(registry), nobody);
+    let fields = [("csrf", ""), ("token", "pt_any")];
+    for request in [
+        bare("GET", "/console"),
+        bare("GET", "/console/login"),
+        form("/console/login", &fields, &[]),
+        form("/console/act", &fields, &[]),
+    ] {
+        let answer = api.ask(request).await;
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(text_of(answer).await.contains("the node is starting"));
+    }
+    api.cursors().set_secret(b"a secret of tests");
+    assert_eq!(api.ask(bare("GET", "/console/login")).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_port_without_the_state_of_the_cluster_leads_to_the_topics() {
+    let (api, _model) = api_of(ApiSettings { port: Port::Public, ..ApiSettings::default() });
+    let answer = api.ask(bare("GET", "/console")).await;
+    assert_eq!(answer.status(), StatusCode::SEE_OTHER);
+    assert_eq!(header_of(&answer, "location"), Some("/console/topics"));
+    let text = text_of(api.ask(bare("GET", "/console/topics")).await).await;
+    assert!(text.contains(">Topics</a>") && !text.contains(">Now</a>"), "{text}");
+}
+
+#[tokio::test]
+async fn a_drop_of_many_ends_at_the_due_time_of_its_count() {
+    let page = bare("GET", "/console/confirm?action=drop-many&topic=t");
+    let text = text_of(api().ask(page).await).await;
+    let (_, form) = text.split_once("/console/act").unwrap();
+    assert!(form.contains(r#"type="hidden" name="due_to" value="20"#), "{text}");
+}
+
+#[tokio::test]
 async fn a_node_without_the_console_has_no_page_of_it() {
     let (api, _model) = api_of(ApiSettings { has_console: false, ..ApiSettings::default() });
     for path in ["/console", "/console/login"] {
