@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use az::SaturatingAs as _;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::api::server::hang_up::HangUp;
 use crate::domain::Monotonic;
@@ -135,6 +136,8 @@ struct Places {
     health: AtomicUsize,
     metrics: AtomicUsize,
     documents: AtomicUsize,
+    /// Set by the first request with a body or with a large answer.
+    memory: OnceLock<MemoryShare>,
 }
 
 impl Places {
@@ -145,6 +148,35 @@ impl Places {
             PlacePurpose::Metrics => &self.metrics,
             PlacePurpose::Documents => &self.documents,
         }
+    }
+}
+
+/// The share of one caller in the memory of bodies and large answers. All requests of the caller
+/// take from it.
+#[derive(Clone, Debug)]
+pub struct MemoryShare {
+    free: Arc<Semaphore>,
+    bytes_max: u32,
+}
+
+impl MemoryShare {
+    pub fn new(bytes_max: u32) -> Self {
+        let permits = usize::try_from(bytes_max).unwrap_or(Semaphore::MAX_PERMITS);
+        Self { free: Arc::new(Semaphore::new(permits)), bytes_max }
+    }
+
+    /// Takes `bytes` more for a request that has `held` bytes of the share. Returns `None` when
+    /// other requests of the caller leave too little. One request never needs more than the whole
+    /// share, so a larger body passes alone.
+    pub fn take(&self, bytes: u32, held: u32) -> Option<OwnedSemaphorePermit> {
+        let wanted = bytes.min(self.bytes_max.saturating_sub(held));
+        Arc::clone(&self.free).try_acquire_many_owned(wanted).ok()
+    }
+
+    /// Takes `bytes` for an answer, after other requests of the caller have left enough.
+    pub async fn wait_for(&self, bytes: u32) -> Option<OwnedSemaphorePermit> {
+        let wanted = bytes.min(self.bytes_max);
+        Arc::clone(&self.free).acquire_many_owned(wanted).await.ok()
     }
 }
 
@@ -206,6 +238,12 @@ impl Caller {
 
     pub fn free_place(&self, purpose: PlacePurpose) {
         self.places.of(purpose).fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns the caller's share of the memory of bodies: `bytes_max`, which is the same for all
+    /// callers of a port.
+    pub fn memory_share(&self, bytes_max: u32) -> MemoryShare {
+        self.places.memory.get_or_init(|| MemoryShare::new(bytes_max)).clone()
     }
 }
 
@@ -271,6 +309,20 @@ mod tests {
         for purpose in [Work, Metrics, Health, Documents] {
             assert!(caller.take_place(purpose, 1) && !caller.take_place(purpose, 1), "{purpose:?}");
         }
+    }
+
+    #[test]
+    fn the_requests_of_a_caller_share_its_memory_and_a_larger_one_passes_alone() {
+        let callers = Callers::default();
+        let entered = ["10.0.0.1", "10.0.0.1", "10.0.0.2"]
+            .map(|address| callers.enter(address.parse().unwrap(), 2).unwrap());
+        let [first, second, other] = entered.each_ref().map(|caller| caller.memory_share(10));
+        let held = first.take(6, 0).unwrap();
+        assert!(second.take(5, 0).is_none() && other.take(10, 0).is_some());
+        assert_eq!(first.take(9, 6).unwrap().num_permits(), 4, "up to the whole share");
+        drop(held);
+        assert_eq!(second.take(11, 0).unwrap().num_permits(), 10);
+        assert_eq!(second.take(1, 10).unwrap().num_permits(), 0);
     }
 
     #[test]

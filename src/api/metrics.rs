@@ -12,7 +12,7 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// The limits that reject something, the service's own included. Each has a series from the start,
 /// so that a rate does not miss the first event.
-const LIMITS: [&str; 36] = [
+const LIMITS: [&str; 37] = [
     "requests_in_flight",
     "caller_requests",
     "caller_probes",
@@ -25,6 +25,7 @@ const LIMITS: [&str; 36] = [
     "batch_tasks",
     "outcomes",
     "body_memory",
+    "body_memory_share",
     "bodies_unpacked_at_once",
     "bodies_parsed_at_once",
     "request_deadline",

@@ -70,7 +70,8 @@ pub struct ApiSettings {
     pub body_bytes_max: usize,
     /// Total bytes of the bodies that are being read, unpacked, parsed or stored, and of answers
     /// beyond 64 KiB until they are written: 503. One uncompressed body of the largest size always
-    /// fits.
+    /// fits. One caller (one address) gets half of it: 503. A proxy, which may have all requests,
+    /// gets all of it.
     pub body_memory_max: usize,
     /// Bytes of a request's header, plus 32 for each field (RFC 9113, 6.5.2): 431. At most 64 KiB.
     pub header_bytes_max: usize,
@@ -107,6 +108,8 @@ pub struct ApiSettings {
 pub const UNPACKED_AT_ONCE: &str = "bodies_unpacked_at_once";
 /// The name of the limit on large bodies that are parsed at the same time.
 pub const PARSED_AT_ONCE: &str = "bodies_parsed_at_once";
+/// The name of the limit on the bodies and large answers of one caller.
+pub const BODY_MEMORY_SHARE: &str = "body_memory_share";
 /// Parsing only uses the CPU, so more threads would not finish sooner, and would take its share
 /// from the runtime.
 const PARSED_AT_ONCE_MAX: usize = 4;
@@ -137,8 +140,10 @@ pub struct ApiShared {
     /// Bytes still free for bodies and large answers.
     pub body_memory: Arc<Semaphore>,
     pub body_memory_max: u32,
-    /// Bytes still free for finished answers that wait for `body_memory`: a quarter of it, or one
-    /// answer.
+    /// Bytes of it that one caller may hold. [`u32::MAX`]: no limit of its own.
+    pub body_memory_share: u32,
+    /// Bytes still free for finished answers that wait for `body_memory`, or for the share of their
+    /// caller: a quarter of it, or one answer.
     pub waiting_answers: Semaphore,
     pub waiting_answers_max: u32,
     /// Free slots for bodies that are being unpacked.
@@ -183,6 +188,9 @@ impl ApiShared {
         let body_memory = Arc::new(Semaphore::new(
             usize::try_from(body_memory_max).unwrap_or(Semaphore::MAX_PERMITS),
         ));
+        // A proxy has the requests of all callers, so only the limit on all of them counts.
+        let is_proxied = settings.caller_requests_max >= settings.requests_in_flight_max;
+        let body_memory_share = if is_proxied { u32::MAX } else { (body_memory_max / 2).max(1) };
         let waiting_answers_max = (body_memory_max / 4).max(1);
         let waiting_answers =
             Semaphore::new(usize::try_from(waiting_answers_max).unwrap_or(Semaphore::MAX_PERMITS));
@@ -200,6 +208,7 @@ impl ApiShared {
             document: Bytes::new(),
             body_memory,
             body_memory_max,
+            body_memory_share,
             waiting_answers,
             waiting_answers_max,
             unpacking,

@@ -458,9 +458,10 @@ pub(super) struct LimitArgs {
     /// 1GiB.
     #[arg(long, env = "PUNCTUAL_BODY_MAX", value_name = "SIZE", default_value = "16MiB")]
     pub body_max: String,
-    /// Bytes of all bodies in progress, and of large answers until they are written. At the limit,
-    /// 503 with Retry-After. From 1MiB to 4GiB; at least twice --body-max, because a compressed
-    /// body is in memory twice.
+    /// Bytes of all bodies in progress, and of large answers until they are written. One caller
+    /// gets half of them, and all when --caller-requests-max is not below --requests-max. At the
+    /// limit, 503 with Retry-After. From 1MiB to 4GiB; at least twice --body-max, because a
+    /// compressed body is in memory twice.
     #[arg(long, env = "PUNCTUAL_BODY_MEMORY", value_name = "SIZE", default_value = "256MiB")]
     pub body_memory: String,
     /// Tasks of a bulk submit; a larger one gets 413. From 1 to 10000.

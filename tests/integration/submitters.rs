@@ -217,7 +217,7 @@ async fn the_submitter_goes_with_a_task_from_the_far_table_to_its_end() {
     assert_eq!(stage.submitted(soon).await.as_ref(), Some(&at_first), "redriven");
     let batch = stage.claim(30).await;
     stage.settle(&batch, dead).await;
-    let dropped = stage.dead_letters.discard(soon, stage.carol).await.unwrap().unwrap();
+    let dropped = stage.dead_letters.discard((soon, None), stage.carol).await.unwrap().unwrap();
     let view = stage.view(soon).await;
     assert_eq!((view.state, view.reason.as_deref()), (TaskState::Dead, Some("too large")));
     assert_eq!(view.actors, dropped.actors, "the answer of the drop is that of a look-up");
@@ -239,6 +239,31 @@ async fn the_submitter_goes_with_a_task_from_the_far_table_to_its_end() {
         .number("with gone as (delete from execlog_ended returning 1) select count(*) from gone")
         .await;
     assert_eq!(stage.view(soon).await.actors, dropped.actors);
+}
+
+/// A look-up has found the topic that the caller has the right to. Since then, the task may have
+/// been redriven to another topic, and have died there.
+#[tokio::test]
+async fn a_dead_letter_of_another_topic_than_the_permitted_one_stays() {
+    let stage = Stage::new().await;
+    let task = stage.task(1, None, stage.ann);
+    stage.store(&Group { near: vec![&task], ..Group::default() }).await;
+    stage.settle(&stage.claim(5).await, dead).await;
+    let [own, to] = [TOPIC, "invoices"].map(|topic| TopicName::new(topic).unwrap());
+    let letters = &stage.dead_letters;
+    let redriven = letters.redrive_to((task.id, Some(&own)), stage.bob, Some(&to)).await.unwrap();
+    assert_eq!(redriven.unwrap().view.topic, to);
+    stage.settle(&stage.claim(20).await, dead).await;
+    assert_eq!(letters.discard((task.id, Some(&own)), stage.bob).await.unwrap(), None);
+    let other = TopicName::new("payments").unwrap();
+    for next in [None, Some(&own), Some(&other)] {
+        let redriven = letters.redrive_to((task.id, Some(&own)), stage.bob, next).await;
+        assert_eq!(redriven.unwrap(), None, "{next:?}");
+    }
+    let view = stage.view(task.id).await;
+    assert_eq!((view.state, view.actors.dropped), (TaskState::Dead, None));
+    let dropped = letters.discard((task.id, Some(&to)), stage.carol).await.unwrap();
+    assert_eq!(dropped.unwrap().topic, to);
 }
 
 #[tokio::test]

@@ -79,7 +79,8 @@ pub async fn submit(
     }
     // The answer shows the first task completely if the look-up succeeds. Otherwise the state that
     // the submit has seen is enough.
-    let found = deadline.hold(shared.service.find(accepted.id)).await.ok().and_then(Result::ok);
+    let finding = shared.service.find(guard.caller(), accepted.id);
+    let found = deadline.hold(finding).await.ok().and_then(Result::ok);
     Ok(match found.flatten().and_then(|task| guard.show_found(task)) {
         Some(view) => {
             answers::task(StatusCode::OK, &TaskJson::of_view(&view, guard.shows(&view.topic)))
@@ -393,7 +394,8 @@ pub async fn look_up(
     query::refuse(&uri)?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
     guard.trail().names_id(id);
-    let found = shared.ask(&guard, deadline, shared.service.find(id), Problem::unavailable).await?;
+    let finding = shared.service.find(guard.caller(), id);
+    let found = shared.ask(&guard, deadline, finding, Problem::unavailable).await?;
     match found.and_then(|task| guard.show_found(task)) {
         Some(view) => {
             Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view, guard.shows(&view.topic))))

@@ -426,6 +426,7 @@ fn setting_of(limit: &str) -> &'static str {
         "requests_in_flight" => " (--requests-max)",
         "connections" => " (--connections-max)",
         "body_memory" => " (--body-memory)",
+        "body_memory_share" => " (half of --body-memory for one caller)",
         "submit_queue" => " (--submit-queue)",
         "submit_queue_bytes" => " (--submit-queue-bytes)",
         "cancel_queue" => " (--cancel-queue)",

@@ -13,6 +13,7 @@ use hyper::body::Body as _;
 use super::body_memory::{BodyMemory, too_large};
 use super::fields::object;
 use super::unpack::{Encoding, unpack};
+use crate::api::callers::MemoryShare;
 use crate::api::json::values::shown;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
@@ -35,11 +36,12 @@ pub async fn read(
 ) -> Result<(Bytes, BodyMemory), Problem> {
     check_content_type(request.headers())?;
     let encoding = Encoding::of(request.headers())?;
-    let collected = deadline.hold(collect(shared, request.into_body())).await;
+    let share = share_of(shared, &request);
+    let collected = deadline.hold(collect(shared, share, request.into_body())).await;
     let (bytes, memory) = collected.map_err(|_elapsed| late(shared))??;
     let Some(encoding) = encoding else { return Ok((bytes, memory)) };
     // The body has arrived, so a delay from here on is not the caller's fault.
-    let unpacked = deadline.hold(unpack(shared, encoding, &bytes)).await;
+    let unpacked = deadline.hold(unpack(shared, encoding, (&bytes, &memory))).await;
     unpacked.map_err(|_elapsed| Problem::busy(UNPACKED_AT_ONCE))?
 }
 
@@ -52,11 +54,18 @@ pub async fn read_optional(
 ) -> Result<(Bytes, BodyMemory), Problem> {
     let none = Bytes::from_static(b"{}");
     if request.body().is_end_stream() {
-        return Ok((none, BodyMemory::none(shared)));
+        return Ok((none, BodyMemory::none(shared, share_of(shared, &request))));
     }
     let (bytes, memory) = read(shared, request, deadline).await?;
     let is_none = ["", "null"].contains(&text_of(&bytes)?.trim());
     Ok((if is_none { none } else { bytes }, memory))
+}
+
+/// Returns the caller's share of the memory of bodies, which the router adds to a request with a
+/// body.
+fn share_of(shared: &ApiShared, request: &Request<Body>) -> MemoryShare {
+    let of_caller = request.extensions().get::<MemoryShare>().cloned();
+    of_caller.unwrap_or_else(|| MemoryShare::new(shared.body_memory_share))
 }
 
 /// Refuses a body on a call that takes none: ignoring a `{"dry_run":true}` would do harm. An empty
@@ -122,12 +131,16 @@ fn broken(error: axum::Error) -> Problem {
     }
 }
 
-async fn collect(shared: &ApiShared, mut body: Body) -> Result<(Bytes, BodyMemory), Problem> {
+async fn collect(
+    shared: &ApiShared,
+    share: MemoryShare,
+    mut body: Body,
+) -> Result<(Bytes, BodyMemory), Problem> {
     let declared = body.size_hint().lower().saturating_as::<usize>();
     if declared > shared.settings.body_bytes_max {
         return Err(too_large(shared));
     }
-    let mut memory = BodyMemory::none(shared);
+    let mut memory = BodyMemory::none(shared, share);
     // Most bodies arrive in one piece, which then needs no copy.
     let mut first = Bytes::new();
     let mut whole: Vec<u8> = Vec::new();

@@ -90,11 +90,11 @@ impl Read for Turns<'_> {
     }
 }
 
-/// Unpacks the body `packed`.
+/// Unpacks the body `packed`, which has arrived in `packed_memory`.
 pub async fn unpack(
     shared: &ApiShared,
     encoding: Encoding,
-    packed: &Bytes,
+    (packed, packed_memory): (&Bytes, &BodyMemory),
 ) -> Result<(Bytes, BodyMemory), Problem> {
     let corrupt = |error: &io::Error| {
         let name = if encoding == Encoding::Gzip { "gzip" } else { "zstd" };
@@ -108,7 +108,7 @@ pub async fn unpack(
         return Err(Problem::busy(UNPACKED_AT_ONCE));
     };
     let mut decoder = encoding.decoder(packed).map_err(|error| corrupt(&error))?;
-    let mut memory = BodyMemory::none(shared);
+    let mut memory = BodyMemory::of_unpacked(shared, packed_memory);
     let mut whole: Vec<u8> = Vec::new();
     let mut piece = vec![0; PIECE_BYTES];
     for count in 1_usize.. {

@@ -15,9 +15,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::linger::LingerLimits;
 use super::unread_body::{self, Left, UnreadBody};
 use crate::access::limits::InProgress;
-use crate::api::callers::{CallerConnection, PlacePurpose};
+use crate::api::callers::{CallerConnection, MemoryShare, PlacePurpose};
 use crate::api::problems::problem::Problem;
-use crate::api::shared::ApiShared;
+use crate::api::shared::{ApiShared, BODY_MEMORY_SHARE};
 use crate::clock;
 
 /// The largest piece of an answer that a connection gets at once. The next piece follows when the
@@ -40,11 +40,18 @@ pub struct RequestPlace {
     connection: Arc<CallerConnection>,
     /// The purpose of the place, once the place is taken.
     taken_for: Option<PlacePurpose>,
-    memory: Option<(OwnedSemaphorePermit, u32)>,
+    memory: Option<(AnswerMemory, u32)>,
     /// Only for requests with a body.
     left: Option<Left>,
     /// Counts the request for its principal.
     _in_progress: Option<InProgress>,
+}
+
+/// The memory of an answer: of all answers and bodies, and of the caller's share.
+#[derive(Debug)]
+struct AnswerMemory {
+    _of_all: OwnedSemaphorePermit,
+    _of_share: OwnedSemaphorePermit,
 }
 
 impl RequestPlace {
@@ -163,42 +170,63 @@ impl RequestPlace {
         self.connection.caller.free_place(purpose);
     }
 
-    /// Reserves `bytes` of memory for the answer. When the memory is used up, an answer to a
-    /// request that changed nothing is refused. An answer that reports a change waits until others
-    /// are written.
+    /// Returns the caller's share of the memory of bodies and large answers.
+    pub fn memory_share(&self) -> MemoryShare {
+        self.connection.caller.memory_share(self.shared.body_memory_share)
+    }
+
+    /// Reserves `bytes` of memory for the answer. When the memory or the caller's share of it is
+    /// used up, an answer to a request that changed nothing is refused. An answer that reports a
+    /// change waits until others are written.
     pub async fn hold_answer(
         &mut self,
         bytes: u64,
         has_changed_nothing: bool,
     ) -> Result<(), Problem> {
         let permits = bytes.saturating_as::<u32>().min(self.shared.body_memory_max);
-        let permit = match self.shared.body_memory.clone().try_acquire_many_owned(permits) {
-            Ok(permit) => permit,
-            Err(_none_left) if has_changed_nothing => return Err(Problem::busy("body_memory")),
-            Err(_none_left) => self.wait_for_memory(permits).await.ok_or_else(|| {
-                self.shared.metrics.rejected("body_memory");
-                Problem::answer_lost()
+        let memory = match self.take_memory(permits) {
+            Ok(memory) => memory,
+            Err(limit) if has_changed_nothing => return Err(Problem::busy(limit)),
+            Err(limit) => self.wait_for_memory(permits, limit).await.ok_or_else(|| {
+                self.shared.metrics.rejected(limit);
+                Problem::answer_lost(limit)
             })?,
         };
         self.shared.metrics.body_memory.inc_by(i64::from(permits));
-        self.memory = Some((permit, permits));
+        self.memory = Some((memory, permits));
         Ok(())
     }
 
-    /// Waits until other answers are written. A waiting answer is in memory already, so only some
-    /// may wait.
-    async fn wait_for_memory(&self, permits: u32) -> Option<OwnedSemaphorePermit> {
+    /// Takes memory that is free now. Fails with the limit that is reached.
+    fn take_memory(&self, permits: u32) -> Result<AnswerMemory, &'static str> {
+        let of_share = self.memory_share().take(permits, 0).ok_or(BODY_MEMORY_SHARE)?;
+        match self.shared.body_memory.clone().try_acquire_many_owned(permits) {
+            Ok(of_all) => Ok(AnswerMemory { _of_all: of_all, _of_share: of_share }),
+            Err(_none_left) => Err("body_memory"),
+        }
+    }
+
+    /// Waits until other answers are written, because a limit is reached. A waiting answer is in
+    /// memory already, so only some may wait. A caller at its share leaves half of the places to
+    /// the others.
+    async fn wait_for_memory(&self, permits: u32, limit: &str) -> Option<AnswerMemory> {
         let shared = &self.shared;
-        let _waits = shared
-            .waiting_answers
-            .try_acquire_many(permits.min(shared.waiting_answers_max))
-            .ok()?;
-        shared
-            .deadline()
-            .hold(shared.body_memory.clone().acquire_many_owned(permits))
-            .await
-            .ok()?
-            .ok()
+        let (places, places_max) = (&shared.waiting_answers, shared.waiting_answers_max);
+        let wanted = permits.min(places_max);
+        let free = places.available_permits().saturating_as::<u32>();
+        let kept = if limit == BODY_MEMORY_SHARE { places_max / 2 } else { 0 };
+        if free < places_max && free < wanted.saturating_add(kept) {
+            return None;
+        }
+        let _waits = places.try_acquire_many(wanted).ok()?;
+        let share = self.memory_share();
+        let waiting = async {
+            // The share comes first: an answer that waits for it holds nothing of the others'.
+            let of_share = share.wait_for(permits).await?;
+            let of_all = shared.body_memory.clone().acquire_many_owned(permits).await.ok()?;
+            Some(AnswerMemory { _of_all: of_all, _of_share: of_share })
+        };
+        shared.deadline().hold(waiting).await.ok()?
     }
 
     /// True when an answer of `bytes` must reserve its memory. The limit on places limits smaller

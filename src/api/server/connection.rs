@@ -28,10 +28,9 @@ use super::console;
 use super::linger::{End, Linger, LingerLimits};
 use super::router::Api;
 use super::tls::Acceptor;
-use super::tls::handshake::{Secured, shake_hands};
+use super::tls::handshake::{Secured, VerifiedPeer, shake_hands};
 use super::unread_body::{LeavingBody, Left};
 use super::watched::WatchedStream;
-use crate::access::credential::certificate::PeerCertificate;
 use crate::api::callers::{Caller, CallerConnection};
 use crate::api::handlers::feedback::pop;
 use crate::api::shared::ApiSettings;
@@ -131,7 +130,7 @@ async fn serve_securely(
 
 async fn serve<S>(
     stream: S,
-    peer: Option<Arc<PeerCertificate>>,
+    peer: Option<VerifiedPeer>,
     api: &Api,
     connection: &Arc<CallerConnection>,
     stopping: &CancellationToken,
@@ -155,7 +154,7 @@ async fn serve<S>(
             Body::new(LeavingBody::new(body, left))
         });
         if let Some(peer) = &peer {
-            request.extensions_mut().insert(Arc::clone(peer));
+            request.extensions_mut().insert(Arc::clone(&peer.certificate));
         }
         // Only a pop asks for it, and an extension costs each request an allocation.
         if !is_multiplexed && pop::is_pop(request.uri()) {
@@ -180,9 +179,14 @@ async fn serve<S>(
             () = ending.as_mut(), if !is_ending => {
                 is_ending = true;
                 http.as_mut().graceful_shutdown();
+                if !is_leaving {
+                    look_again.set(clock::sleep(longest_stream(&settings)));
+                }
             }
             () = look_again.as_mut() => {
-                if is_leaving {
+                // A caller of HTTP/2 may ignore the end that was announced, and go on. No stream
+                // from before lasts longer.
+                if is_leaving || (is_ending && connection.is_multiplexed()) {
                     return;
                 }
                 let idle = connection.idle_for(clock::monotonic());
@@ -202,15 +206,22 @@ async fn serve<S>(
     }
 }
 
-/// Waits until the node stops, or the certificate of the caller has expired. The caller then needs
-/// another connection, with a valid certificate.
-async fn ending_of(peer: Option<Arc<PeerCertificate>>, stopping: &CancellationToken) {
-    match peer.map(|peer| peer.until.since(clock::wall())) {
-        Some(left) => {
-            stopping.run_until_cancelled(clock::sleep(left)).await;
-        }
-        None => stopping.cancelled().await,
+/// Waits until the node stops, the certificate of the caller has expired, or other authorities or
+/// revocation lists count. The caller then needs another connection, with a valid certificate.
+async fn ending_of(peer: Option<VerifiedPeer>, stopping: &CancellationToken) {
+    let Some(VerifiedPeer { certificate, is_outdated }) = peer else {
+        return stopping.cancelled().await;
+    };
+    tokio::select! {
+        () = clock::sleep(certificate.until.since(clock::wall())) => {}
+        () = is_outdated.cancelled() => {}
+        () = stopping.cancelled() => {}
     }
+}
+
+/// Returns the longest time of a stream of HTTP/2: of a request, and of writing its answer.
+fn longest_stream(settings: &ApiSettings) -> Duration {
+    settings.request_deadline.saturating_add(settings.answer_timeout)
 }
 
 /// True when hyper has answered 431 itself.
@@ -248,8 +259,7 @@ fn builder_of(settings: &ApiSettings, streams: Streams) -> Builder<Streams> {
     builder
 }
 
-/// Runs the streams of HTTP/2. Each gets the longest time of a request plus the longest time of
-/// writing its answer.
+/// Runs the streams of HTTP/2, each for [`longest_stream`] at most.
 #[derive(Clone)]
 struct Streams {
     api: Api,
@@ -261,8 +271,7 @@ where
 {
     fn execute(&self, stream: F) {
         let api = self.api.clone();
-        let settings = api.settings();
-        let longest = settings.request_deadline.saturating_add(settings.answer_timeout);
+        let longest = longest_stream(api.settings());
         TokioExecutor::new().execute(async move {
             // Dropping a stream resets it.
             if tokio::time::timeout(longest, stream).await.is_err() {

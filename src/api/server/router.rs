@@ -35,7 +35,7 @@ use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::request::request_id::{REQUEST_ID, RequestId};
 use crate::api::request::trace::RequestTrace;
-use crate::api::shared::{ApiSettings, ApiShared, Port};
+use crate::api::shared::{ApiSettings, ApiShared, BODY_MEMORY_SHARE, Port};
 use crate::clock;
 use crate::domain::Monotonic;
 use crate::node::requests::service::Service;
@@ -190,6 +190,7 @@ impl Api {
         let asked = operation.map(|operation| (operation, request.method()));
         let mut audited =
             AuditedRequest::new(self.audit.as_ref(), id.as_str(), place.address(), asked);
+        let caller = place.caller();
         let tell = |response: &mut Response| {
             let problem = response.extensions_mut().remove::<Arc<Problem>>();
             let kind = problem.as_ref().map(|problem| problem.kind());
@@ -201,6 +202,9 @@ impl Api {
             if let Some(problem) = problem {
                 if let Some(limit) = problem.limit() {
                     self.shared.metrics.rejected(limit);
+                    if limit == BODY_MEMORY_SHARE {
+                        self.log_refused_caller(limit, caller);
+                    }
                 }
                 problem.write(response, id.as_str(), is_head);
             }
@@ -310,6 +314,7 @@ impl Api {
             Ok(_) if route == NO_ROUTE => self.no_such_path(request.uri().path()).into_response(),
             Ok((guard, _in_progress)) => {
                 request.extensions_mut().insert(guard);
+                share_memory(place, &mut request);
                 let response = self.route(request, &id).await;
                 self.charge(caller, reading, &response);
                 response
@@ -386,6 +391,7 @@ impl Api {
                 let reading = Reading::of(operation, request.method());
                 let caller = guard.caller().clone();
                 request.extensions_mut().insert(guard);
+                share_memory(place, &mut request);
                 let span = self.begin_span(operation, route, &mut request);
                 let response = self.route(request, id).await;
                 self.charge(&caller, reading, &response);
@@ -519,6 +525,13 @@ impl Api {
                 .into_response()
             }
         }
+    }
+}
+
+/// Gives a request with a body the caller's share of the memory of bodies.
+fn share_memory(place: &RequestPlace, request: &mut Request<Body>) {
+    if !request.body().is_end_stream() {
+        request.extensions_mut().insert(place.memory_share());
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::Bytes;
-use futures_util::{poll, stream};
+use futures_util::{StreamExt as _, poll, stream};
 
 use super::*;
 
@@ -63,6 +63,104 @@ async fn bodies_over_the_limit_on_memory_are_refused_until_the_others_are_answer
     assert_eq!(type_of(api.ask(post("/v1/tasks", TASK)).await).await, "503 busy");
     drop(slow);
     assert_eq!(api.ask(post("/v1/tasks", TASK)).await.status(), StatusCode::CREATED);
+}
+
+/// A body whose end never comes.
+fn endless(bytes: usize) -> Body {
+    let piece = stream::iter([Ok::<_, std::io::Error>(Bytes::from(vec![b' '; bytes]))]);
+    Body::from_stream(piece.chain(stream::pending()))
+}
+
+async fn limit_of(response: Response) -> String {
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let problem = json_of(response).await;
+    assert_eq!(problem["type"], "urn:punctual:problem:busy");
+    let detail = problem["detail"].as_str().unwrap();
+    let limit = detail.split("the limit ").nth(1).unwrap().split(' ').next().unwrap();
+    limit.to_owned()
+}
+
+#[tokio::test]
+async fn one_caller_holds_at_most_half_of_the_memory_of_bodies() {
+    let bytes = 1000;
+    let (api, _) = api_of(ApiSettings {
+        body_bytes_max: 4 * bytes,
+        body_memory_max: 4 * bytes,
+        ..ApiSettings::default()
+    });
+    let (callers, others) = (Callers::default(), Callers::default());
+    let ask = |bytes| Box::pin(api.ask_of(&callers, post("/v1/tasks", endless(bytes))));
+    let (mut first, mut second) = (ask(bytes), ask(bytes));
+    assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
+    let refused = api.ask_of(&callers, post("/v1/tasks", TASK)).await;
+    assert_eq!(limit_of(refused).await, "body_memory_share");
+    let line = r#"punctual_api_rejected_total{limit="body_memory_share"}"#;
+    assert_eq!(metric(&api, line).await.as_deref(), Some("1"));
+    let of_other = api.ask_of(&others, post("/v1/tasks", TASK)).await;
+    assert_eq!(of_other.status(), StatusCode::CREATED);
+    drop(first);
+    assert_eq!(api.ask_of(&callers, post("/v1/tasks", TASK)).await.status(), StatusCode::CREATED);
+    drop(second);
+    // A larger body passes while its caller has no other.
+    let mut large = ask(3 * bytes);
+    assert!(poll!(&mut large).is_pending());
+    let refused = api.ask_of(&callers, post("/v1/tasks", TASK)).await;
+    assert_eq!(limit_of(refused).await, "body_memory_share");
+    let mut of_other = Box::pin(api.ask_of(&others, post("/v1/tasks", endless(bytes))));
+    assert!(poll!(&mut of_other).is_pending());
+    // The memory of all is full, and the share of the third caller is not.
+    let refused = api.ask_of(&Callers::default(), post("/v1/tasks", TASK)).await;
+    assert_eq!(limit_of(refused).await, "body_memory");
+    drop((large, of_other));
+    assert_eq!(metric(&api, "punctual_api_body_memory_bytes").await.as_deref(), Some("0"));
+    let mut again = ask(3 * bytes);
+    assert!(poll!(&mut again).is_pending(), "the refused requests hold nothing");
+}
+
+#[tokio::test]
+async fn the_large_answers_of_one_caller_hold_at_most_half_of_the_memory() {
+    let bytes = 100_000;
+    let (api, _) = api_of(ApiSettings {
+        body_bytes_max: 2 * bytes,
+        body_memory_max: 5 * bytes,
+        ..ApiSettings::default()
+    });
+    let path = format!(
+        "/v1/tasks/{}",
+        submit(&api, &large_task("t", bytes)).await["id"].as_str().unwrap()
+    );
+    let callers = Callers::default();
+    let mut unread = Vec::new();
+    for _ in 0..2 {
+        unread.push(api.ask_of(&callers, bare("GET", &path)).await);
+    }
+    let refused = api.ask_of(&callers, bare("GET", &path)).await;
+    assert_eq!(limit_of(refused).await, "body_memory_share");
+    assert_eq!(api.ask(bare("GET", &path)).await.status(), StatusCode::OK);
+    // The result of a change is answered as soon as the caller has read another answer.
+    let mut cancel = Box::pin(api.ask_of(&callers, bare("DELETE", &path)));
+    assert!(poll!(&mut cancel).is_pending());
+    drop(unread.pop());
+    assert_eq!(json_of(cancel.await).await["verdict"], "cancelled");
+    drop(unread);
+    assert_eq!(metric(&api, "punctual_api_body_memory_bytes").await.as_deref(), Some("0"));
+}
+
+/// The limits of callers are set this way behind a proxy, which limits its own callers.
+#[tokio::test]
+async fn a_caller_that_may_have_all_requests_may_have_all_of_the_memory() {
+    let bytes = 1000;
+    let (api, _) = api_of(ApiSettings {
+        body_bytes_max: bytes,
+        body_memory_max: 2 * bytes,
+        caller_requests_max: 8,
+        requests_in_flight_max: 8,
+        ..ApiSettings::default()
+    });
+    let callers = Callers::default();
+    let ask = || Box::pin(api.ask_of(&callers, post("/v1/tasks", endless(bytes))));
+    let (mut first, mut second) = (ask(), ask());
+    assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
 }
 
 #[tokio::test]

@@ -170,6 +170,26 @@ async fn who_opens_and_resets_in_a_loop_is_cut_off() {
     wait_metric(&api, "punctual_api_requests_in_flight", "1").await;
 }
 
+/// Its connection would otherwise outlive the certificate that was verified for it.
+#[tokio::test]
+async fn who_goes_on_after_the_end_was_announced_is_cut_off() {
+    let settings =
+        ApiSettings { request_deadline: SOON, answer_timeout: SOON, ..ApiSettings::default() };
+    let (address, tasks, api) = served(settings).await;
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, b""));
+    bytes.extend(frame(1, 5, 1, b"\x82\x86\x04\x06/livez\x01\x01a"));
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(&bytes).await.unwrap();
+    let answered = r#"punctual_api_requests_total{route="/livez",method="GET",status="200"}"#;
+    wait_metric(&api, answered, "1").await;
+    tasks.stopping.cancel();
+    // The caller does not answer the ping after which the server takes no more streams.
+    let mut rest = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut rest)).await.unwrap().ok();
+    wait_metric(&api, "punctual_api_connections", "0").await;
+}
+
 /// Wide open windows do not prove that the caller reads.
 #[tokio::test]
 async fn answers_that_nobody_reads_keep_their_places_however_wide_their_windows_are() {

@@ -45,8 +45,13 @@ pub fn instants(
         );
         return Err(SpecificationError::new("from", reason));
     }
-    let mut found = timing.upcoming(from.minus(Duration::from_millis(1)), RUNS_MAX + 1);
-    found.retain(|at| (from..to).contains(at));
+    // The search ends at the first instant that is not of the range.
+    let found: Vec<Timestamp> = timing
+        .instants_after(from.minus(Duration::from_millis(1)))
+        .skip_while(|at| *at < from)
+        .take_while(|at| *at < to)
+        .take(RUNS_MAX + 1)
+        .collect();
     if found.len() > RUNS_MAX {
         let reason = format!("the range has more than {RUNS_MAX} runs; backfill it in parts");
         return Err(SpecificationError::new("to", reason));
@@ -75,7 +80,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::domain::schedule::timing::Recurrence;
+    use crate::domain::schedule::cron::Cron;
+    use crate::domain::schedule::timing::{Gap, Overlap, Recurrence};
+    use crate::domain::schedule::zone::Zone;
 
     const NOW: i64 = 1_800_000_000;
 
@@ -119,6 +126,27 @@ mod tests {
         let timing = Timing::new(recurrence, None, None, BTreeSet::new()).unwrap();
         let from = at(-3).plus(Duration::from_micros(500));
         assert_eq!(instants(&timing, (from, at(-1)), at(-9), at(0)).unwrap(), [at(-2)]);
+        let count_from = |second: i64| {
+            let from = at(second).plus(Duration::from_micros(500));
+            instants(&timing, (from, at(0)), at(-9_999), at(0)).map(|found| found.len())
+        };
+        assert_eq!(count_from(-1_001), Ok(1_000));
+        assert!(count_from(-1_002).is_err(), "the last run of the range is not left out silently");
+    }
+
+    #[test]
+    fn a_range_between_two_rare_instants_has_none() {
+        let cron = Cron::parse("0 0 29 2 *", false).unwrap();
+        let zone = Zone::named("UTC").unwrap();
+        let (gap, overlap) = (Gap::default(), Overlap::default());
+        let recurrence = Recurrence::Cron { cron, zone, gap, overlap };
+        let timing = Timing::new(recurrence, None, None, BTreeSet::new()).unwrap();
+        let found = |from: &str, to: &str| {
+            let [from, to] = [from, to].map(|text| Timestamp::of_rfc3339(text).unwrap());
+            instants(&timing, (from, to), Timestamp::EPOCH, to).unwrap().len()
+        };
+        assert_eq!(found("2027-01-18T00:00:00Z", "2027-01-20T00:00:00Z"), 0);
+        assert_eq!(found("2028-02-28T00:00:00Z", "2028-03-02T00:00:00Z"), 1);
     }
 
     #[test]

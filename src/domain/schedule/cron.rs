@@ -118,16 +118,21 @@ impl Cron {
     /// seems to.
     pub fn parse(text: &str, has_seconds: bool) -> Result<Self, String> {
         let cron = Self::stored(text, has_seconds)?;
+        let any = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
+        if cron.next(any, DateTime::MAX).is_none() {
+            return Err(wrong(text, "it never fires, because no day matches it"));
+        }
         refuse_large_steps(&plain_of(text, has_seconds)?, has_seconds)?;
         refuse_lost_marks(text)?;
         Ok(cron)
     }
 
     /// Parses the expression of a stored schedule. An earlier version may have taken one that
-    /// [`Self::parse`] refuses. Its schedule goes on.
+    /// [`Self::parse`] refuses. Its schedule goes on. Every version has refused one that never
+    /// fires, so the search for a match is left out.
     ///
     /// # Errors
-    /// Says why the expression is wrong, or that it never fires.
+    /// Says why the expression is wrong.
     pub fn stored(text: &str, has_seconds: bool) -> Result<Self, String> {
         let plain = plain_of(text, has_seconds)?;
         refuse_what_programs_disagree_about(&plain)?;
@@ -142,19 +147,14 @@ impl Cron {
         };
         let pattern = Box::new(pattern);
         let of = &pattern.pattern;
-        let cron = Self {
+        Ok(Self {
             text: text.trim().to_owned(),
             has_seconds,
             hours: values(23, &|hour| of.hour_match(hour).unwrap_or(false)),
             minutes: values(59, &|minute| of.minute_match(minute).unwrap_or(false)),
             seconds: values(59, &|second| of.second_match(second).unwrap_or(false)),
             pattern,
-        };
-        let any = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
-        match cron.next(any, DateTime::MAX) {
-            Some(_fires) => Ok(cron),
-            None => Err(wrong(text, "it never fires, because no day matches it")),
-        }
+        })
     }
 
     /// Returns the expression as it was given.

@@ -228,10 +228,14 @@ impl Timing {
         None
     }
 
-    /// Returns the next `count` instants after `after`.
-    pub fn upcoming(&self, after: Timestamp, count: usize) -> Vec<Timestamp> {
-        let first = self.next_after(after);
-        std::iter::successors(first, |at| self.next_after(*at)).take(count).collect()
+    /// Returns the instants after `after`, in order. Each is computed when it is asked for, because
+    /// the search for a rare one takes long.
+    pub fn instants_after(&self, after: Timestamp) -> impl Iterator<Item = Timestamp> {
+        let mut last = after;
+        std::iter::from_fn(move || {
+            last = self.next_after(last)?;
+            Some(last)
+        })
     }
 
     fn day_of(&self, at: Timestamp) -> Option<Date> {

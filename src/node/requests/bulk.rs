@@ -395,27 +395,29 @@ impl Bulks {
         Ok(BulkDone { task_count: ids.len().saturating_as::<u64>(), has_more, searched_to })
     }
 
-    /// Redrives one dead letter.
+    /// Redrives one dead letter. Returns `None` when there is none of the topic of the permit.
     pub async fn redrive(
         &self,
         permit: &TaskPermit<Redrive>,
         to: Option<&TopicName>,
     ) -> Result<Option<TaskView>, Unavailable> {
         let by = self.number_of(permit.principal()).await?;
-        let redriven = retrying(|| self.dead_letters.redrive_to(permit.id(), by, to)).await?;
+        let from = (permit.id(), permit.topic());
+        let redriven = retrying(|| self.dead_letters.redrive_to(from, by, to)).await?;
         Ok(redriven.map(|redriven| {
             self.redriven(&[redriven.row]);
             redriven.view
         }))
     }
 
-    /// Drops one dead letter.
+    /// Drops one dead letter. Returns `None` when there is none of the topic of the permit.
     pub async fn drop_dead(
         &self,
         permit: &TaskPermit<permit::Drop>,
     ) -> Result<Option<TaskView>, Unavailable> {
         let by = self.number_of(permit.principal()).await?;
-        let dropped = retrying(|| self.dead_letters.discard(permit.id(), by)).await?;
+        let of = (permit.id(), permit.topic());
+        let dropped = retrying(|| self.dead_letters.discard(of, by)).await?;
         self.dropped(usize::from(dropped.is_some()));
         Ok(dropped)
     }

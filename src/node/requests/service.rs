@@ -371,7 +371,7 @@ impl Service {
         name: &TaskName,
     ) -> Result<Option<TaskView>, Unavailable> {
         answer_by_model!(self, model => model.look_up_named(permit.topic(), name).await);
-        self.opened()?.stored.by_name(permit.topic(), name).await
+        self.opened()?.stored.by_name(permit, name).await
     }
 
     /// Returns the topic of a permit.

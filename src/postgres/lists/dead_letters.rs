@@ -136,19 +136,22 @@ impl DeadLetters {
         self.pool.read("list the topics of dead letters", statement).await
     }
 
-    /// Drops a dead letter and returns it. `by` is the caller, also below.
+    /// Drops a dead letter of `topic` and returns it. `by` is the caller, also below. Without a
+    /// topic, drops it whatever its topic is. The caller may have the right to the topic of a
+    /// look-up alone, and the task may have been redriven to another one since, and have died.
     ///
     /// # Errors
     /// After [`PostgresError::Unanswered`] the effect is unknown.
     pub async fn discard(
         &self,
-        id: TaskId,
+        (id, topic): (TaskId, Option<&TopicName>),
         by: Option<PrincipalId>,
     ) -> Result<Option<TaskView>, PostgresError> {
         let by = by.map(PrincipalId::as_smallint);
         let keys = &self.keys.current();
         let statement = async |open: &mut PgConnection| {
-            let row = sqlx::query(DROP).bind(id.uuid()).bind(by).fetch_optional(open).await?;
+            let query = sqlx::query(DROP).bind(id.uuid()).bind(by);
+            let row = query.bind(topic.map(TopicName::as_str)).fetch_optional(open).await?;
             row.map(|row| {
                 let mut view = dead_of(&row, view_of_row, keys)?;
                 view.actors.dropped = dropped_of(&row)?;
@@ -168,14 +171,14 @@ impl DeadLetters {
         id: TaskId,
         by: Option<PrincipalId>,
     ) -> Result<Option<Redriven>, PostgresError> {
-        self.redrive_to(id, by, None).await
+        self.redrive_to((id, None), by, None).await
     }
 
-    /// Redrives a dead letter to another topic, unless `to` is `None`. For errors see
-    /// [`Self::redrive`].
+    /// Redrives a dead letter of the topic `from` to another topic, unless `to` is `None`. For
+    /// `from` see [`Self::discard`], for errors [`Self::redrive`].
     pub async fn redrive_to(
         &self,
-        id: TaskId,
+        (id, from): (TaskId, Option<&TopicName>),
         by: Option<PrincipalId>,
         to: Option<&TopicName>,
     ) -> Result<Option<Redriven>, PostgresError> {
@@ -183,7 +186,8 @@ impl DeadLetters {
         let keys = &self.keys.current();
         let redrive = async |open: &mut PgConnection| {
             let query = sqlx::query(REDRIVE).bind(id.uuid()).bind(retention).bind(by);
-            let row = query.bind(to.map(TopicName::as_str)).fetch_optional(open).await?;
+            let query = query.bind(to.map(TopicName::as_str)).bind(from.map(TopicName::as_str));
+            let row = query.fetch_optional(open).await?;
             row.map(|row| {
                 let first = TaskId::from_uuid(row.try_get("id")?);
                 let next = TaskId::from_uuid(row.try_get("next_id")?);
@@ -202,7 +206,7 @@ impl DeadLetters {
         let statement = async |open: &mut PgConnection| {
             let Some(to) = to else { return redrive(open).await };
             let mut transaction = open.begin().await?;
-            let unsealable = seal_for(&mut transaction, &[id.uuid()], to, keys).await?;
+            let unsealable = seal_for(&mut transaction, &[id.uuid()], (from, to), keys).await?;
             if let Some(one) = unsealable.into_iter().next() {
                 transaction.rollback().await?;
                 return Err(one.into());
@@ -300,7 +304,7 @@ async fn change_chosen(
     let chosen = choosing.fetch_one(&mut *transaction).await?;
     let (mut ids, last): (Vec<Uuid>, _) = (chosen.try_get("ids")?, chosen.try_get("last")?);
     if let Some(to) = to {
-        let unsealable = seal_for(&mut transaction, &ids, to, keys).await?;
+        let unsealable = seal_for(&mut transaction, &ids, (Some(topic), to), keys).await?;
         ids.retain(|id| unsealable.iter().all(|one| one.id != *id));
     }
     let query = match change {

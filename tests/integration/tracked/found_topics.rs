@@ -42,9 +42,9 @@ async fn settled(scene: &Scene, later: Timestamp) -> [TaskId; 5] {
     let outcomes: Vec<Outcome> = batch.tasks().map(|task| outcome(task.id)).collect();
     assert_eq!(scene.settle(&Settlement::new(&batch, &outcomes)).await, 1);
     let letters = DeadLetters::new(&scene.settings, HOUR, 1);
-    letters.discard(dropped, None).await.unwrap().unwrap();
+    letters.discard((dropped, None), None).await.unwrap().unwrap();
     let to = TopicName::new("invoices").unwrap();
-    letters.redrive_to(redriven, None, Some(&to)).await.unwrap().unwrap();
+    letters.redrive_to((redriven, None), None, Some(&to)).await.unwrap().unwrap();
     scene.attempt().await;
     firsts
 }

@@ -5,9 +5,11 @@ use crate::api::problems::problem_type::ProblemType;
 
 impl Problem {
     /// Makes the problem of a request whose outcome is unknown because its answer was lost.
-    pub fn answer_lost() -> Self {
-        let detail = "the request may have been done, or not: the limit body_memory left no room \
-                      for the answer. Look before you repeat it";
+    pub fn answer_lost(limit: &'static str) -> Self {
+        let detail = format!(
+            "the request may have been done, or not: the limit {limit} left no room for the \
+             answer. Look before you repeat it"
+        );
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 

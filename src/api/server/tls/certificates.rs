@@ -14,6 +14,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig};
+use tokio_util::sync::CancellationToken;
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
 
@@ -80,7 +81,7 @@ pub struct Files {
 }
 
 /// The files for client certificates.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 struct ClientFiles {
     roots: Vec<u8>,
     revoked: Option<Vec<u8>>,
@@ -130,6 +131,9 @@ pub struct Loaded {
     pub operator: Arc<ServerConfig>,
     /// That of the server certificate.
     pub validity: Validity,
+    /// Cancelled when client certificates are verified by other authorities or lists.
+    pub is_replaced: CancellationToken,
+    clients: Option<ClientFiles>,
 }
 
 /// When callers take a certificate.
@@ -160,7 +164,18 @@ impl Loaded {
             None => Arc::clone(&public),
             Some(clients) => config(Some((clients, ClientAuth::Optional)))?,
         };
-        Ok(Self { public, operator, validity })
+        let (is_replaced, clients) = (CancellationToken::new(), files.clients.clone());
+        Ok(Self { public, operator, validity, is_replaced, clients })
+    }
+
+    /// Takes over the client certificates that `before` has verified. Returns false when the
+    /// authorities or the lists are others, so that these certificates must be verified again.
+    pub fn takes_over(&mut self, before: &Self) -> bool {
+        let is_same = self.clients == before.clients;
+        if is_same {
+            self.is_replaced = before.is_replaced.clone();
+        }
+        is_same
     }
 }
 

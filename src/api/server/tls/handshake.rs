@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::io::AsyncWriteExt as _;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
 
 use super::keeper::Acceptor;
 use super::peer::peer_of;
@@ -26,7 +27,15 @@ const PLAIN: &str = "HTTP/1.1 400 Bad Request\r\n\
 pub struct Secured {
     pub stream: TlsStream<WatchedStream>,
     /// `None` when the caller has shown no certificate.
-    pub peer: Option<Arc<PeerCertificate>>,
+    pub peer: Option<VerifiedPeer>,
+}
+
+/// A caller with a verified certificate.
+#[derive(Clone, Debug)]
+pub struct VerifiedPeer {
+    pub certificate: Arc<PeerCertificate>,
+    /// Cancelled when certificates are verified by other authorities or revocation lists.
+    pub is_outdated: CancellationToken,
 }
 
 /// Performs the handshake of `stream`. Its time counts as that of the first header, because
@@ -51,15 +60,18 @@ pub async fn shake_hands(
         Some(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "neither TLS nor HTTP")),
         None => return Ok(None),
     }
-    let stream = TlsAcceptor::from(acceptor.config()).accept(stream).await?;
+    let (config, is_outdated) = acceptor.config();
+    let stream = TlsAcceptor::from(config).accept(stream).await?;
     let certificates = stream.get_ref().1.peer_certificates();
-    let peer = certificates.and_then(<[_]>::first).map(|own| Arc::new(peer_of(own)));
+    let peer = certificates
+        .and_then(<[_]>::first)
+        .map(|own| VerifiedPeer { certificate: Arc::new(peer_of(own)), is_outdated });
     Ok(Some(Secured { stream, peer }))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
     use std::time::Duration;
 
     use rcgen::{
@@ -103,16 +115,12 @@ mod tests {
     impl Server {
         /// Makes a server that takes the client certificates of `issuer`.
         fn new(name: &str, issuer: &Authority, revoked: Option<String>) -> Self {
-            let server_key = KeyPair::generate().unwrap();
-            let server = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-            let server = server.signed_by(&server_key, issuer).unwrap();
             let folder =
                 std::env::temp_dir().join(format!("punctual-{name}-{}", std::process::id()));
             std::fs::create_dir_all(&folder).unwrap();
             let [certificate_file, key_file, ca_file] =
                 ["c.pem", "k.pem", "ca.pem"].map(|name| folder.join(name));
-            std::fs::write(&certificate_file, server.pem()).unwrap();
-            std::fs::write(&key_file, server_key.serialize_pem()).unwrap();
+            write_pair(&folder, issuer);
             std::fs::write(&ca_file, issuer.pem()).unwrap();
             let crl_file = revoked.map(|list| {
                 let path = folder.join("crl.pem");
@@ -155,11 +163,26 @@ mod tests {
             self.client().with_client_auth_cert(vec![own], key).unwrap()
         }
 
+        /// Looks at the files until a change of them is loaded.
+        fn look_twice(&mut self) {
+            self.keeper.compare_now();
+            self.keeper.compare_now();
+        }
+
         async fn names(&self, config: ClientConfig) -> Result<Option<Vec<PeerName>>, String> {
             let secured = secured(&self.keeper, Arc::new(config)).await;
             let secured = secured.map_err(|error| error.to_string())?;
-            Ok(secured.peer.map(|peer| peer.names.clone()))
+            Ok(secured.peer.map(|peer| peer.certificate.names.clone()))
         }
+    }
+
+    /// Writes a new certificate of a server, and its key.
+    fn write_pair(folder: &Path, issuer: &Authority) {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let certificate = certificate.signed_by(&key, issuer).unwrap();
+        std::fs::write(folder.join("c.pem"), certificate.pem()).unwrap();
+        std::fs::write(folder.join("k.pem"), key.serialize_pem()).unwrap();
     }
 
     impl Drop for Server {
@@ -197,20 +220,28 @@ mod tests {
             reason_code: None,
             invalidity_date: None,
         };
-        let list = CertificateRevocationListParams {
-            this_update: rcgen::date_time_ymd(2020, 1, 1),
-            next_update: rcgen::date_time_ymd(2090, 1, 1),
-            crl_number: 1_u64.into(),
-            issuing_distribution_point: None,
-            revoked_certs: vec![revoked],
-            key_identifier_method: KeyIdMethod::Sha256,
+        let list_of = |revoked_certs| {
+            let list = CertificateRevocationListParams {
+                this_update: rcgen::date_time_ymd(2020, 1, 1),
+                next_update: rcgen::date_time_ymd(2090, 1, 1),
+                crl_number: 1_u64.into(),
+                issuing_distribution_point: None,
+                revoked_certs,
+                key_identifier_method: KeyIdMethod::Sha256,
+            };
+            list.signed_by(&issuer).unwrap().pem().unwrap()
         };
-        let list = list.signed_by(&issuer).unwrap().pem().unwrap();
-        let server = Server::new("revoked", &issuer, Some(list));
-        let uri = "spiffe://shop/orders";
-        let refused = server.names(server.client_of(&issuer, uri, 2089)).await.unwrap_err();
+        let mut server = Server::new("revoked", &issuer, Some(list_of(Vec::new())));
+        let client = Arc::new(server.client_of(&issuer, "spiffe://shop/orders", 2089));
+        let peer = secured(&server.keeper, client.clone()).await.unwrap().peer.unwrap();
+        let crl_file = server.ca_file.with_file_name("crl.pem");
+        std::fs::write(crl_file, list_of(vec![revoked])).unwrap();
+        server.look_twice();
+        assert!(peer.is_outdated.is_cancelled());
+        let refused = secured(&server.keeper, client).await.map(drop).unwrap_err().to_string();
         assert!(refused.contains("Revoked"), "{refused}");
-        assert!(server.names(server.client_of(&issuer, uri, 2090)).await.is_ok());
+        let other = server.client_of(&issuer, "spiffe://shop/orders", 2090);
+        assert!(server.names(other).await.is_ok());
     }
 
     #[tokio::test]
@@ -218,10 +249,13 @@ mod tests {
         let (issuer, next) = (authority(), authority());
         let mut server = Server::new("swap", &issuer, None);
         let client = Arc::new(server.client_of(&issuer, "spiffe://shop/orders", 2090));
-        assert!(secured(&server.keeper, client.clone()).await.unwrap().peer.is_some());
+        let peer = secured(&server.keeper, client.clone()).await.unwrap().peer.unwrap();
+        write_pair(server.ca_file.parent().unwrap(), &issuer);
+        server.look_twice();
+        assert!(!peer.is_outdated.is_cancelled(), "its certificate was verified by the same files");
         std::fs::write(&server.ca_file, next.pem()).unwrap();
-        server.keeper.compare_now();
-        server.keeper.compare_now();
+        server.look_twice();
+        assert!(peer.is_outdated.is_cancelled());
         // The client would resume its session if the server had one.
         let refused = secured(&server.keeper, client).await.map(drop).unwrap_err().to_string();
         assert!(refused.contains("BadSignature"), "{refused}");

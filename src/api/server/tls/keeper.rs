@@ -1,16 +1,18 @@
 //! Keeps the certificate of a running node: looks at the files, and loads them when they have
 //! changed.
 //!
-//! Only new connections get the new certificate. Files that cannot be used leave the old one in
-//! place, with a log line and a metric, and are tried again. A certificate and its key cannot be
-//! replaced at the same instant, so a change is loaded only after two looks have seen the same
-//! contents.
+//! Only new connections get the new certificate. After a change of the authorities or of the
+//! revocation lists, connections with a client certificate end, because the certificate may be
+//! revoked: the next handshake decides. Files that cannot be used leave the old ones in place, with
+//! a log line and a metric, and are tried again. A certificate and its key cannot be replaced at
+//! the same instant, so a change is loaded only after two looks have seen the same contents.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::ServerConfig;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::certificates::{Error, Files, Loaded, Settings, Validity};
 use crate::clock;
@@ -77,9 +79,12 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    pub fn config(&self) -> Arc<ServerConfig> {
+    /// Returns the configuration, and the token that is cancelled when client certificates are
+    /// verified by other authorities or lists.
+    pub fn config(&self) -> (Arc<ServerConfig>, CancellationToken) {
         let current = self.current.borrow();
-        Arc::clone(if self.is_operator { &current.operator } else { &current.public })
+        let config = if self.is_operator { &current.operator } else { &current.public };
+        (Arc::clone(config), current.is_replaced.clone())
     }
 
     /// Returns the acceptor of the operator port.
@@ -193,11 +198,19 @@ impl CertificateKeeper {
         self.seen = Some(Seen { files, is_loaded });
     }
 
-    fn replace(&mut self, loaded: Loaded, now: Timestamp) {
+    fn replace(&mut self, mut loaded: Loaded, now: Timestamp) {
         let expires_in = left(loaded.validity.expires_at, now);
         tracing::info!(expires_in, "loaded the certificate of the API; new connections use it");
         self.metrics.loaded(loaded.validity.expires_at);
-        self.current.send_replace(loaded);
+        let takes_over = loaded.takes_over(&self.current.borrow());
+        let before = self.current.send_replace(loaded);
+        if !takes_over {
+            tracing::info!(
+                "the authorities or the revocation lists have changed; connections with a client \
+                 certificate end after their requests"
+            );
+            before.is_replaced.cancel();
+        }
         self.said = None;
         self.soon_log.reset();
         self.invalid_log.reset();
@@ -303,7 +316,7 @@ mod tests {
         place.write("c.pem", &first);
         place.write("k.pem", &first_key);
         let mut keeper = CertificateKeeper::new(place.settings(), Metrics::default()).unwrap();
-        let old = keeper.acceptor().config();
+        let (old, is_replaced) = keeper.acceptor().config();
         let (at_first, ..) = turn(&mut keeper);
 
         place.write("c.pem", &second);
@@ -315,9 +328,10 @@ mod tests {
         let (at_last, loads, refusals, is_refused) = turn(&mut keeper);
         assert_eq!((loads, refusals, is_refused), (2, 1, 0));
         assert!(at_last > at_first);
-        assert!(!Arc::ptr_eq(&old, &keeper.acceptor().config()));
+        let (new, _is_replaced) = keeper.acceptor().config();
+        assert!(!Arc::ptr_eq(&old, &new) && !is_replaced.is_cancelled());
         assert!(
-            !Arc::ptr_eq(&old.session_storage, &keeper.acceptor().config().session_storage),
+            !Arc::ptr_eq(&old.session_storage, &new.session_storage),
             "no session goes from one certificate to the next"
         );
 

@@ -374,6 +374,28 @@ async fn a_required_certificate_is_of_the_authority_and_valid() {
 }
 
 #[tokio::test]
+async fn other_authorities_end_the_connections_with_a_client_certificate_alone() {
+    let authority = Authority::new();
+    let (address, _tasks, _api) =
+        authority.serve(ApiSettings::default(), Some(ClientAuth::Optional)).await;
+    let own = authority.sign(Vec::new());
+    let mut proven = connect(address, authority.client(Some(&own))).await.unwrap();
+    let mut other = connect(address, authority.client(None)).await.unwrap();
+    for stream in [&mut proven, &mut other] {
+        assert!(ask(stream, LIVEZ).await.unwrap().starts_with("HTTP/1.1 200 OK"));
+    }
+    let both = [authority.issuer.pem(), Authority::new().issuer.pem()].concat();
+    std::fs::write(authority.folder.join("ca.pem"), both).unwrap();
+    let mut rest = Vec::new();
+    let ended = timeout(PATIENCE, proven.read_to_end(&mut rest)).await.unwrap();
+    assert_eq!(ended.unwrap(), 0);
+    assert!(ask(&mut other, LIVEZ).await.unwrap().starts_with("HTTP/1.1 200 OK"));
+    // The next handshake decides.
+    let mut again = connect(address, authority.client(Some(&own))).await.unwrap();
+    assert!(ask(&mut again, LIVEZ).await.unwrap().starts_with("HTTP/1.1 200 OK"));
+}
+
+#[tokio::test]
 async fn an_optional_certificate_may_be_absent_and_not_wrong() {
     let authority = Authority::new();
     let (address, _tasks, _api) =

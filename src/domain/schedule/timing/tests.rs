@@ -225,7 +225,7 @@ fn daily(from: Option<&str>, to: Option<&str>, excluded: &[&str]) -> Timing {
 
 fn upcoming(timing: &Timing, after: &str, count: usize) -> Vec<String> {
     let after = Timestamp::of_rfc3339(after).unwrap();
-    timing.upcoming(after, count).iter().map(Timestamp::to_string).collect()
+    timing.instants_after(after).take(count).map(|at| at.to_string()).collect()
 }
 
 #[test]

@@ -249,6 +249,10 @@ impl CallbackPolicy {
     }
 }
 
+/// The address at which Azure serves the platform to its own machines: the agent of the host, DNS,
+/// and secrets of extensions. It looks public and is not.
+const AZURE_PLATFORM: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
+
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -258,7 +262,7 @@ fn is_public(address: IpAddr) -> bool {
 
 /// Returns false for the special addresses of the registry of IANA (RFC 6890): of this machine, of
 /// private and of linked networks, of benchmarks and documents, for many receivers, and reserved
-/// ones.
+/// ones; and for [`AZURE_PLATFORM`].
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let [a, b, c, _] = address.octets();
     let is_special = address.is_unspecified()
@@ -273,7 +277,8 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
         || (a == 100 && (64..128).contains(&b))
         || (a == 192 && b == 0 && c == 0)
         || (a == 192 && b == 88 && c == 99)
-        || (a == 198 && (b == 18 || b == 19));
+        || (a == 198 && (b == 18 || b == 19))
+        || address == AZURE_PLATFORM;
     !is_special
 }
 
@@ -372,6 +377,8 @@ mod tests {
             "http://[ff02::1]/",
             "http://[2001:db8::1]/",
             "http://169.254.169.254/latest/meta-data/",
+            "http://168.63.129.16/machine/?comp=goalstate",
+            "http://[::ffff:168.63.129.16]:80/",
             "http://10.1.2.3/",
             "http://172.16.0.1/",
             "http://192.168.1.1/",

@@ -16,14 +16,17 @@ use crate::node::messages::{
     BulkDone, BulkRange, BulkSelection, Draft, Due, Refusal, Shift, Unavailable,
 };
 use crate::node::requests::bulk::DeadLetterRight;
-use crate::node::requests::postgres_failures::refusal_of_read;
 use crate::postgres::lists::dead_letters::DeadLetterChange;
 
 impl Service {
-    /// Finds a task by id. Only the rights on the task's topic let anything be told.
-    pub async fn find(&self, id: TaskId) -> Result<Option<FoundTask>, Unavailable> {
+    /// Finds a task by id, for `caller`. Only the rights on the task's topic let anything be told.
+    pub async fn find(
+        &self,
+        caller: &Caller,
+        id: TaskId,
+    ) -> Result<Option<FoundTask>, Unavailable> {
         answer_by_model!(self, model => Ok(model.look_up(id).await?.map(FoundTask::new)));
-        Ok(self.opened()?.stored.by_id(id).await?.map(FoundTask::new))
+        Ok(self.opened()?.stored.find(&caller.principal, id).await?.map(FoundTask::new))
     }
 
     /// Finds the topics of tasks for the permits of `caller`, in the order of their ids. Only the
@@ -132,7 +135,7 @@ impl Service {
         let parts = self.opened()?;
         let facts = parts.submitter.facts(&to.principal().name, to.topic()).await?;
         let Some(id) = id else { return Ok(()) };
-        let found = parts.stored.look_up.task(id).await.map_err(refusal_of_read)?;
+        let found = parts.stored.find_to_change(to.principal(), id).await?;
         let dead_topic = found.as_ref().and_then(|task| {
             let tracked = task.tracked.as_ref()?;
             tracked.tracking.dead_topic.as_ref()
@@ -160,7 +163,7 @@ impl Service {
         let to = to.map(|to| to.topic());
         answer_by_model!(self, model => model.redrive(id, to).await);
         let parts = self.opened()?.takes_changes()?;
-        if let Some(task) = parts.stored.by_id(id).await? {
+        if let Some(task) = parts.stored.find(permit.principal(), id).await? {
             parts.submitter.look_up_topic(&permit.principal().name, &task.topic).await;
         }
         let task = Box::pin(parts.bulks.redrive(permit, to)).await?;

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::access::permit::{Cancel, Move, Permit};
+use crate::access::Principal;
+use crate::access::permit::{Cancel, Move, Permit, Read};
 use crate::domain::{
     NewTask, Precondition, PrincipalName, TaskId, TaskName, TaskView, Timestamp, TopicName,
 };
@@ -13,7 +14,7 @@ use crate::node::requests::canceller::Canceller;
 use crate::node::requests::moving::{self, Reads};
 use crate::node::requests::postgres_failures::{refusal_of_read, unavailable_of_read};
 use crate::node::requests::replacer::Replacer;
-use crate::postgres::connection::turns::Turns;
+use crate::postgres::connection::turns::{Turn, Turns};
 use crate::postgres::tasks::look_up::{LookUp, TOPICS_MAX};
 use crate::postgres::tasks::names::{NameEntry, Names};
 use crate::postgres::tasks::replace::withdraw::Withdrawal;
@@ -22,6 +23,9 @@ use crate::postgres::tasks::replace::withdraw::Withdrawal;
 const CANCELS_OF_NAME_MAX: usize = 10;
 /// The same for a move.
 const MOVES_OF_NAME_MAX: usize = 10;
+
+/// The name of the limit on the look-ups of one principal.
+const LOOK_UPS_SHARE: &str = "look_ups_share";
 
 /// The tasks that this cluster has stored.
 #[derive(Debug)]
@@ -35,8 +39,27 @@ pub struct StoredTasks {
 }
 
 impl StoredTasks {
-    /// Looks a task up.
-    pub async fn by_id(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
+    /// Looks a task up in a turn of the principal. A task at the beginning of a long chain of
+    /// replacements takes thousands of reads.
+    pub async fn find(&self, by: &Principal, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
+        let turn = turn_of(&self.turns, by).await;
+        let _turn = turn.map_err(|limit| Unavailable::Busy { limit })?;
+        self.by_id(id).await
+    }
+
+    /// As [`Self::find`], for a change of the task.
+    pub async fn find_to_change(
+        &self,
+        by: &Principal,
+        id: TaskId,
+    ) -> Result<Option<TaskView>, Refusal> {
+        let turn = turn_of(&self.turns, by).await;
+        let _turn = turn.map_err(|limit| Refusal::Busy { limit })?;
+        self.look_up.task(id).await.map_err(refusal_of_read)
+    }
+
+    /// Looks a task up. The caller has a turn of the principal.
+    async fn by_id(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
         self.look_up.task(id).await.map_err(unavailable_of_read)
     }
 
@@ -63,7 +86,7 @@ impl StoredTasks {
         ids: &[TaskId],
     ) -> Result<Vec<Result<Option<FoundTopic>, Unavailable>>, Unavailable> {
         let turn = self.turns.take(by).await;
-        let _turn = turn.ok_or(Unavailable::Busy { limit: "look_ups_share" })?;
+        let _turn = turn.ok_or(Unavailable::Busy { limit: LOOK_UPS_SHARE })?;
         let found = self.look_up.topics(ids).await.map_err(unavailable_of_read)?;
         let mut decided = HashMap::new();
         for id in &found.undecided {
@@ -79,7 +102,7 @@ impl StoredTasks {
         Ok(ids.iter().map(found_topic).collect())
     }
 
-    /// Returns the topic of a task that is to be moved.
+    /// Returns the topic of a task that is to be moved by a caller with all rights.
     pub async fn topic_of(&self, id: TaskId) -> Result<Option<TopicName>, Refusal> {
         let found = self.look_up.task(id).await.map_err(refusal_of_read)?;
         Ok(found.map(|task| task.topic))
@@ -88,11 +111,11 @@ impl StoredTasks {
     /// Returns the task of a name. An expired name has no task, unless its task is still pending.
     pub async fn by_name(
         &self,
-        topic: &TopicName,
+        permit: &Permit<Read>,
         name: &TaskName,
     ) -> Result<Option<TaskView>, Unavailable> {
-        let Some(entry) = self.entry(topic, name).await? else { return Ok(None) };
-        let view = self.by_id(entry.id).await?;
+        let Some(entry) = self.entry(permit.topic(), name).await? else { return Ok(None) };
+        let view = self.find(permit.principal(), entry.id).await?;
         Ok(view.filter(|view| !entry.is_expired || view.is_pending()))
     }
 
@@ -119,8 +142,7 @@ impl StoredTasks {
             if let Some(task) = Box::pin(self.replacer.reschedule(permit, due_at)).await? {
                 return Ok(MoveVerdict::Moved(task));
             }
-            let found = self.look_up.task(permit.id()).await;
-            let found = found.map_err(refusal_of_read)?;
+            let found = self.find_to_change(permit.principal(), permit.id()).await?;
             if let Some(verdict) = MoveVerdict::of_read(found) {
                 return Ok(verdict);
             }
@@ -146,8 +168,7 @@ impl StoredTasks {
             let entry = entry.map_err(refusal_of_read)?;
             let Some(entry) = entry else { return Ok(MoveVerdict::NotFound) };
             if entry.is_expired {
-                let view = self.look_up.task(entry.id).await;
-                let view = view.map_err(refusal_of_read)?;
+                let view = self.find_to_change(permit.principal(), entry.id).await?;
                 if !view.as_ref().is_some_and(TaskView::is_pending) {
                     return Ok(MoveVerdict::NotFound);
                 }
@@ -177,7 +198,8 @@ impl StoredTasks {
             if let Some(task) = self.canceller.cancel(permit, by).await? {
                 return Ok(CancelVerdict::Cancelled(task));
             }
-            if let Some(verdict) = CancelVerdict::of_read(self.by_id(permit.id()).await?) {
+            let found = self.find(permit.principal(), permit.id()).await?;
+            if let Some(verdict) = CancelVerdict::of_read(found) {
                 return Ok(verdict);
             }
             if reads.next_is_last() {
@@ -225,10 +247,11 @@ impl StoredTasks {
         let Some(entry) = self.entry(permit.topic(), name).await? else {
             return Ok(Some(CancelVerdict::NotFound));
         };
-        if entry.is_expired
-            && !self.by_id(entry.id).await?.as_ref().is_some_and(TaskView::is_pending)
-        {
-            return Ok(Some(CancelVerdict::NotFound));
+        if entry.is_expired {
+            let view = self.find(permit.principal(), entry.id).await?;
+            if !view.as_ref().is_some_and(TaskView::is_pending) {
+                return Ok(Some(CancelVerdict::NotFound));
+            }
         }
         // The task of a name is of the topic of the name.
         self.cancel_by_id(&TaskPermit::of_topic(permit, entry.id)).await.map(Some)
@@ -246,7 +269,9 @@ impl StoredTasks {
             Withdrawal::Cancelled(task) => Some(CancelVerdict::Cancelled(*task)),
             Withdrawal::Unmet(entry) => Some(CancelVerdict::Unmet(entry.id)),
             Withdrawal::NotFound => Some(CancelVerdict::NotFound),
-            Withdrawal::Gone(entry) => CancelVerdict::of_read(self.by_id(entry.id).await?),
+            Withdrawal::Gone(entry) => {
+                CancelVerdict::of_read(self.find(permit.principal(), entry.id).await?)
+            }
         })
     }
 
@@ -256,5 +281,47 @@ impl StoredTasks {
         name: &TaskName,
     ) -> Result<Option<NameEntry>, Unavailable> {
         self.names.entry(topic, name).await.map_err(unavailable_of_read)
+    }
+}
+
+/// Waits for a turn of the principal among the look-ups, and fails with the limit after 5 s. All
+/// callers of an open node are one principal, and none of them is kept from the connections.
+async fn turn_of<'a>(
+    turns: &'a Turns<PrincipalName>,
+    by: &Principal,
+) -> Result<Option<Turn<'a, PrincipalName>>, &'static str> {
+    if by.rights.is_everything() {
+        return Ok(None);
+    }
+    turns.take(&by.name).await.map(Some).ok_or(LOOK_UPS_SHARE)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::access::limits::Limits;
+    use crate::access::rights::Rights;
+
+    fn principal(name: &str, rights: Rights) -> Principal {
+        let name = PrincipalName::new(name).unwrap();
+        Principal { name, rights: Arc::new(rights), limits: Limits::default() }
+    }
+
+    #[tokio::test]
+    async fn the_look_ups_of_a_principal_take_turns_and_those_of_an_open_node_do_not() {
+        let turns = Turns::new(1);
+        let [ann, bob] = ["ann", "bob"].map(|name| principal(name, Rights::default()));
+        let held = turn_of(&turns, &ann).await.unwrap();
+        assert!(held.is_some());
+        assert!(turn_of(&turns, &ann).now_or_never().is_none(), "it waits");
+        assert!(turn_of(&turns, &bob).now_or_never().unwrap().is_ok());
+        drop(held);
+        assert!(turn_of(&turns, &ann).now_or_never().unwrap().is_ok());
+        let anybody = principal("ann", Rights::everything());
+        let first = turn_of(&turns, &anybody).await.unwrap();
+        let second = turn_of(&turns, &anybody).now_or_never().unwrap().unwrap();
+        assert!(first.is_none() && second.is_none());
     }
 }

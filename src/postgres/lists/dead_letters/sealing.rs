@@ -17,7 +17,7 @@ select d.id, d.topic, d.tracking, s.is_sealed, case when s.is_sealed then d.key 
   case when s.is_sealed then d.headers end as headers
 from dead_letter d
 cross join lateral (select punctual_sealed_by(d.headers) is not null as is_sealed) s
-where d.id = any($1) and d.topic <> $2
+where d.id = any($1) and d.topic <> $2 and ($3::text is null or d.topic = $3)
 order by d.id
 for update of d";
 
@@ -42,14 +42,16 @@ impl From<Unsealable> for sqlx::Error {
 }
 
 /// Seals these dead letters for the topic `to`, where the same transaction puts them next. Plain
-/// records stay as they are. Returns the dead letters that must stay where they are.
+/// records stay as they are, and so do dead letters of another topic than `from`, if it is given.
+/// Returns the dead letters that must stay where they are.
 pub(super) async fn seal_for(
     open: &mut PgConnection,
     ids: &[Uuid],
-    to: &TopicName,
+    (from, to): (Option<&TopicName>, &TopicName),
     keys: &KeySet,
 ) -> Result<Vec<Unsealable>, sqlx::Error> {
-    let rows = sqlx::query(LOCK).bind(ids).bind(to.as_str()).fetch_all(&mut *open).await?;
+    let query = sqlx::query(LOCK).bind(ids).bind(to.as_str()).bind(from.map(TopicName::as_str));
+    let rows = query.fetch_all(&mut *open).await?;
     let (mut sealed, mut unsealable) = (Vec::new(), Vec::new());
     for row in &rows {
         let tracking: Option<Vec<u8>> = row.try_get("tracking")?;

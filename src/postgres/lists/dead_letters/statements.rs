@@ -77,10 +77,11 @@ macro_rules! drop_lines {
     };
 }
 
+/// Drops a dead letter ($1), if it is still of the topic ($3) for which the caller has the right.
 pub(super) const DROP: &str = concat!(
     "-- drop a dead letter
 with gone as (
-  delete from dead_letter where id = $1 returning *
+  delete from dead_letter where id = $1 and ($3::text is null or topic = $3) returning *
 ), ",
     drop_lines!("$2"),
     "select g.id, g.topic, g.name, g.attempts as attempt, g.key, g.payload, g.headers, g.reason,
@@ -261,13 +262,17 @@ with clock as materialized (
     };
 }
 
+/// Redrives a dead letter ($1), if it is still of the topic ($5) for which the caller has the
+/// right.
 pub(super) const REDRIVE: &str = concat!(
     redrive!(
         "a dead letter",
         "$2",
         "$3",
         "$4",
-        "gone as (delete from dead_letter where id = $1 returning *)"
+        "gone as (
+  delete from dead_letter where id = $1 and ($5::text is null or topic = $5) returning *
+)"
     ),
     "(select id, to_topic as topic, to_name as name, attempt, key, payload,
   punctual_without_expiry(headers) as headers,
