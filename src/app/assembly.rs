@@ -18,6 +18,7 @@ use crate::access::PolicyHandle;
 use crate::api::access::audit::Audit;
 use crate::config::Settings;
 use crate::domain::ClusterSettings;
+use crate::inbound::carrier::CarrierParts;
 use crate::node::membership::{LoopProgress, Membership};
 use crate::node::publish::publisher::Publisher;
 use crate::node::requests::service;
@@ -71,17 +72,21 @@ pub async fn start(
     site.keep_connections(&stores);
     let stored = site.start_stored_tasks(&core.shared, &stores);
     let answers = site.start_answers(&core.shared, &stores);
+    let carrier = CarrierParts {
+        postgres: parts.postgres.clone(),
+        name_retention: settings.retention.names,
+        shared: Arc::clone(&core.shared),
+        service: service.clone(),
+        policy: policy.clone(),
+        names: Arc::clone(&stores.names),
+        look_up: Arc::clone(&stores.look_up),
+        audit: audit.cloned(),
+    };
     let inbound = InboundParts {
-        postgres: &parts.postgres,
+        carrier: &carrier,
         kafka: &parts.kafka,
         topics: &parts.topics,
         metrics: &parts.inbound_metrics,
-        shared: &core.shared,
-        service,
-        policy,
-        names: &stores.names,
-        look_up: &stores.look_up,
-        audit,
         bulletin: core.membership.bulletin(),
     };
     inbound::start(settings, &inbound, tasks)?;

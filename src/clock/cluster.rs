@@ -126,8 +126,6 @@ impl ClusterClock {
     }
 
     fn lock(&self) -> MutexGuard<'_, StampedClock> {
-        // The state is consistent after every changing statement, so a panic elsewhere corrupts
-        // nothing.
         self.stamped.lock()
     }
 }

@@ -62,6 +62,12 @@ pub struct BatchTask<'a> {
 }
 
 impl BatchTask<'_> {
+    /// Returns the tracking of the task. One that this version cannot read counts as none: the
+    /// record has no headers of an attempt, and the task ends when it is published.
+    pub fn tracked(&self) -> Option<TrackedRow> {
+        TrackedRow::decode(self.tracking?).ok()
+    }
+
     /// Returns the requested time: of the last move, else of the first id. A retry is due later.
     pub fn promised_at(&self) -> Timestamp {
         self.moved_to.unwrap_or_else(|| self.first_id.due_at())

@@ -113,8 +113,8 @@ impl LookBack {
         self.search.is_none() && self.ended_at.is_none_or(|at| now.since(at) >= EVERY)
     }
 
-    /// Begins a search. `oldest` is the oldest of all batches, settled or not; `now` is the
-    /// cluster's time.
+    /// Begins a search. `oldest` is the oldest of all batches, settled or not; `now` is a time of
+    /// the cluster until which all commits are visible.
     pub fn begin(&mut self, oldest: Option<BatchId>, now: Timestamp) {
         let end = now.minus(RECENT);
         let next = oldest.map_or(end, |oldest| TaskId::from_uuid(oldest.uuid()).due_at()).min(end);

@@ -59,6 +59,10 @@ const THROTTLED_BYTES_MIN: usize = 128 << 10;
 /// at most a minute, and a probe needs one.
 const REFUSALS_APART_MAX: Duration = Duration::from_secs(90);
 
+/// How long after its last verdict row a topic is held back by its dead topic. That row has mostly
+/// left since, and the dead topic may have records of its own.
+const SOURCE_SPAN: Duration = Duration::from_secs(60);
+
 /// The minimum time for which a topic is remembered as given up. It is longer than the pause before
 /// any attempt (60 s): otherwise a deferred task would never find the topic gone.
 const REMEMBERED_MIN: Duration = Duration::from_secs(120);
@@ -218,8 +222,9 @@ pub enum Sight {
 pub struct TopicBreakers {
     settings: TopicSettings,
     topics: HashMap<TopicName, TopicRecord>,
-    /// The topics of the tasks whose verdict rows are in flight, for each of their dead topics.
-    sources: BTreeMap<TopicName, BTreeSet<TopicName>>,
+    /// The topics of the tasks whose verdict rows are in flight, for each of their dead topics, and
+    /// when the last of these rows was added.
+    sources: BTreeMap<TopicName, BTreeMap<TopicName, Monotonic>>,
     pace: KafkaPace,
     /// The longest wait for an acknowledgement, over the records of all topics acknowledged in this
     /// period, and in the one before.
@@ -269,9 +274,12 @@ impl TopicBreakers {
 
     /// Records that verdict rows of tasks of `topic` are among the in-flight records of a dead
     /// topic.
-    pub fn add_source(&mut self, dead_topic: &TopicName, topic: &TopicName) {
-        if !self.sources.get(dead_topic).is_some_and(|sources| sources.contains(topic)) {
-            self.sources.entry(dead_topic.clone()).or_default().insert(topic.clone());
+    pub fn add_source(&mut self, dead_topic: &TopicName, topic: &TopicName, now: Monotonic) {
+        let sources = self.sources.get_mut(dead_topic);
+        if let Some(added_at) = sources.and_then(|sources| sources.get_mut(topic)) {
+            *added_at = now;
+        } else {
+            self.sources.entry(dead_topic.clone()).or_default().insert(topic.clone(), now);
         }
     }
 
@@ -401,6 +409,10 @@ impl TopicBreakers {
             self.waits = [Duration::ZERO, self.waits[0]];
         }
         let (pace, patience) = (self.pace, self.silence_max());
+        self.sources.retain(|_, sources| {
+            sources.retain(|_, added_at| now.since(*added_at) < SOURCE_SPAN);
+            !sources.is_empty()
+        });
         let mut actions = Vec::new();
         for (name, topic) in &mut self.topics {
             if is_new_period {
@@ -516,7 +528,7 @@ impl TopicBreakers {
             self.topics.get(dead_topic).is_some_and(TopicRecord::is_left_out_for_now)
         };
         let full = self.sources.iter().filter(move |(dead_topic, _)| is_full(dead_topic));
-        full.flat_map(|(_, sources)| sources)
+        full.flat_map(|(_, sources)| sources.keys())
     }
 
     /// Returns the in-flight tasks and bytes of the topics that claims skip.

@@ -5,6 +5,7 @@ mod answers;
 mod submits;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::access::permit::{Cancel, Permit};
 use crate::access::{Caller, Policy, PolicyHandle};
@@ -25,13 +26,13 @@ use crate::node::requests::postgres_failures::refusal_of;
 use crate::node::requests::replacer::{NameFinding, finding_of};
 use crate::node::requests::service::Service;
 use crate::node::shared::NodeShared;
-use crate::postgres::PostgresError;
 use crate::postgres::inbound::{
     InboundCancel, InboundStore, ItemKey, StoreError, StorePrecondition,
 };
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::Names;
 use crate::postgres::tasks::replace::Replacement;
+use crate::postgres::{PostgresError, PostgresSettings};
 
 /// The most tries of a replacement or a cancel whose task is being moved or replaced.
 const TRIES_MAX: usize = 10;
@@ -64,6 +65,7 @@ impl From<StoreError> for Stop {
         let reason = chain(&error);
         match error {
             StoreError::Postgres(error) if !error.is_unknown() => Self::Later { reason },
+            StoreError::Unread(_) => Self::Later { reason },
             StoreError::Postgres(_) | StoreError::Overtaken => Self::NewEpoch { reason },
         }
     }
@@ -193,6 +195,20 @@ pub struct NewItem {
     pub task: NewTask,
 }
 
+/// The parts of a node that carriers share.
+#[derive(Clone, Debug)]
+pub struct CarrierParts {
+    /// Punctual's database.
+    pub postgres: PostgresSettings,
+    pub name_retention: Duration,
+    pub shared: Arc<NodeShared>,
+    pub service: Service,
+    pub policy: PolicyHandle,
+    pub names: Arc<Names>,
+    pub look_up: Arc<LookUp>,
+    pub audit: Option<Audit>,
+}
+
 /// Carries out items, over a connection of its own.
 #[derive(Debug)]
 pub struct Carrier {
@@ -209,6 +225,22 @@ pub struct Carrier {
 }
 
 impl Carrier {
+    /// Creates a carrier for the outbox or the intake topic `name`. `operation` is that of its
+    /// lines in the audit trail.
+    pub fn new(parts: CarrierParts, name: String, operation: &'static str) -> Self {
+        let store = InboundStore::new(&parts.postgres, parts.shared.node, parts.name_retention);
+        Self {
+            name,
+            shared: parts.shared,
+            service: parts.service,
+            policy: parts.policy,
+            names: parts.names,
+            look_up: parts.look_up,
+            store,
+            audit: (parts.audit, operation),
+        }
+    }
+
     /// Returns the caller whose rights the items have.
     pub fn caller(&self, policy: &Policy) -> Result<Caller, Stop> {
         inbound::caller_of(policy, &self.name)
@@ -318,7 +350,7 @@ impl Carrier {
                 Err(StoreError::Postgres(error)) if error.is_duplicate_key() => {
                     assign_ids(&self.shared, [&mut task]);
                 }
-                Err(StoreError::Postgres(PostgresError::GaveWay { .. })) => {}
+                Err(StoreError::Postgres(error)) if error.gave_way_to_others() => {}
                 Err(StoreError::Postgres(error @ PostgresError::BadValue { .. })) => {
                     return carried.refuse(item, inbound::of_service(refusal_of(&error)));
                 }
@@ -365,7 +397,7 @@ impl Carrier {
                         }
                     }
                 }
-                Err(StoreError::Postgres(PostgresError::GaveWay { .. })) => {}
+                Err(StoreError::Postgres(error)) if error.gave_way_to_others() => {}
                 Err(error) => {
                     carried.failed("cancel", 1, &error);
                     return Err(error.into());

@@ -21,7 +21,7 @@ use super::{
 use crate::clock;
 use crate::domain::task::headers::{SUBMIT_TRACEPARENT, TRACEPARENT, TRACESTATE};
 use crate::domain::task::{expiry, headers, spread};
-use crate::domain::{BatchTask, Timestamp, TopicName, TrackedRow};
+use crate::domain::{BatchTask, Timestamp, TopicName};
 use crate::telemetry::traces::Publications;
 
 /// The header with the task's first id, as text. It distinguishes repetitions of one task from
@@ -301,9 +301,7 @@ impl Drop for Polling {
 
 /// Adds the headers of a tracked task: all that the consumer needs for an answer.
 fn with_tracking(mut sent: OwnedHeaders, task: &BatchTask<'_>) -> OwnedHeaders {
-    let Some(row) = task.tracking.and_then(|bytes| TrackedRow::decode(bytes).ok()) else {
-        return sent;
-    };
+    let Some(row) = task.tracked() else { return sent };
     let mut buffer = [0; 20];
     let mut number = |sent: OwnedHeaders, key, number: i64| {
         sent.insert(Header { key, value: Some(decimal(number, &mut buffer)) })

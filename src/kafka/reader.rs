@@ -116,7 +116,7 @@ impl TopicReader {
 
 impl fmt::Debug for TopicReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Reader")
+        f.write_str("TopicReader")
     }
 }
 

@@ -92,6 +92,9 @@ pub struct ItemKey {
 pub enum StoreError {
     #[error(transparent)]
     Postgres(#[from] PostgresError),
+    /// A read before the store got no answer, so nothing was asked to be stored.
+    #[error(transparent)]
+    Unread(PostgresError),
     /// The [`StorePrecondition`] is not met any more.
     #[error("another node is at work")]
     Overtaken,

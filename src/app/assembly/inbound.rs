@@ -1,23 +1,16 @@
 //! The ways in beside the API that a node serves: outboxes and intake topics.
 
-use std::sync::Arc;
-
 use tokio::sync::watch;
 
-use crate::access::PolicyHandle;
-use crate::api::access::audit::Audit;
 use crate::config::Settings;
+use crate::inbound::carrier::CarrierParts;
 use crate::inbound::intake::IntakeMetrics;
 use crate::inbound::intake::keeper::{IntakeKeeper, IntakeKeeperParts};
 use crate::inbound::outbox::OutboxMetrics;
 use crate::inbound::outbox::drainer::{Drainer, DrainerParts};
 use crate::kafka::{KafkaSettings, TopicCache};
 use crate::node::membership::Bulletin;
-use crate::node::requests::service::Service;
-use crate::node::shared::NodeShared;
 use crate::postgres::PostgresSettings;
-use crate::postgres::tasks::look_up::LookUp;
-use crate::postgres::tasks::names::Names;
 use crate::shutdown::{TaskFailure, Tasks};
 use crate::telemetry::Registry;
 
@@ -39,16 +32,10 @@ impl InboundMetrics {
 
 /// The parts of a node that its outboxes and intake topics need.
 pub(super) struct InboundParts<'a> {
-    pub postgres: &'a PostgresSettings,
+    pub carrier: &'a CarrierParts,
     pub kafka: &'a KafkaSettings,
     pub topics: &'a TopicCache,
     pub metrics: &'a InboundMetrics,
-    pub shared: &'a Arc<NodeShared>,
-    pub service: &'a Service,
-    pub policy: &'a PolicyHandle,
-    pub names: &'a Arc<Names>,
-    pub look_up: &'a Arc<LookUp>,
-    pub audit: Option<&'a Audit>,
     pub bulletin: watch::Receiver<Bulletin>,
 }
 
@@ -68,14 +55,7 @@ pub(super) fn start(
         let drainer = Drainer::new(DrainerParts {
             name: outbox.name.clone(),
             database,
-            postgres: parts.postgres.clone(),
-            name_retention: settings.retention.names,
-            shared: Arc::clone(parts.shared),
-            service: parts.service.clone(),
-            policy: parts.policy.clone(),
-            names: Arc::clone(parts.names),
-            look_up: Arc::clone(parts.look_up),
-            audit: parts.audit.cloned(),
+            carrier: parts.carrier.clone(),
             bulletin: parts.bulletin.clone(),
             metrics: parts.metrics.outboxes.of(&outbox.name),
             draining: tasks.draining.clone(),
@@ -89,14 +69,7 @@ pub(super) fn start(
             skips: settings.intakes.skips,
             kafka: parts.kafka.clone(),
             topics: parts.topics.clone(),
-            postgres: parts.postgres.clone(),
-            name_retention: settings.retention.names,
-            shared: Arc::clone(parts.shared),
-            service: parts.service.clone(),
-            policy: parts.policy.clone(),
-            names: Arc::clone(parts.names),
-            look_up: Arc::clone(parts.look_up),
-            audit: parts.audit.cloned(),
+            carrier: parts.carrier.clone(),
             bulletin: parts.bulletin.clone(),
             metrics: parts.metrics.intakes.of(intake.topic.as_str()),
             draining: tasks.draining.clone(),

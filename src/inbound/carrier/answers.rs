@@ -74,9 +74,12 @@ impl Carrier {
                 Ok(true)
             }
             Ok(InboundAnswers { are_stored: false, .. }) => Ok(false),
-            Err(StoreError::Postgres(
-                PostgresError::GaveWay { .. } | PostgresError::BadValue { .. },
-            )) => Ok(false),
+            Err(StoreError::Postgres(error))
+                if error.gave_way_to_others()
+                    || matches!(error, PostgresError::BadValue { .. }) =>
+            {
+                Ok(false)
+            }
             Err(error) => {
                 carried.failed(ACTION, items.len(), &error);
                 Err(error.into())
@@ -118,7 +121,7 @@ impl Carrier {
                         None => moving::pause().await,
                     }
                 }
-                Err(StoreError::Postgres(PostgresError::GaveWay { .. })) => {}
+                Err(StoreError::Postgres(error)) if error.gave_way_to_others() => {}
                 Err(StoreError::Postgres(error @ PostgresError::BadValue { .. })) => {
                     return carried.refuse(item, inbound::of_service(refusal_of(&error)));
                 }

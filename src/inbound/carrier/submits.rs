@@ -100,7 +100,11 @@ impl Carrier {
             placed.named.iter().filter_map(|task| name_of(task)).collect();
         if !wanted.is_empty() {
             // This frees expired names.
-            self.names.known(&wanted).await?;
+            let unread = |error: PostgresError| match error.is_unknown() {
+                true => StoreError::Unread(error),
+                false => error.into(),
+            };
+            self.names.known(&wanted).await.map_err(unread)?;
         }
         match self.store_placed(precondition, &placed, turn).await {
             Err(StoreError::Postgres(error))

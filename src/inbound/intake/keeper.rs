@@ -1,7 +1,6 @@
 //! Reads those partitions of an intake topic whose shards this node owns.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use az::SaturatingAs as _;
@@ -12,23 +11,16 @@ use super::metrics::OneIntake;
 use super::partition::Partition;
 use super::rejects::RejectedTopic;
 use super::turns::Turns;
-use crate::access::PolicyHandle;
-use crate::api::access::audit::Audit;
 use crate::clock;
 use crate::domain::{Monotonic, Throttle, TopicName};
 use crate::error_chain::chain;
 use crate::failpoint::{Failpoint, reach};
-use crate::inbound::carrier::{Carrier, Stop};
+use crate::inbound::carrier::{Carrier, CarrierParts, Stop};
 use crate::kafka::{
     FoundPartitions, IntakeError, IntakeReader, KafkaSettings, ReadFailure, TopicCache,
 };
 use crate::node::membership::Bulletin;
-use crate::node::requests::service::Service;
-use crate::node::shared::NodeShared;
-use crate::postgres::PostgresSettings;
-use crate::postgres::inbound::{InboundStore, Position};
-use crate::postgres::tasks::look_up::LookUp;
-use crate::postgres::tasks::names::Names;
+use crate::postgres::inbound::Position;
 use crate::shutdown::TaskFailure;
 
 /// The most records of a turn at a partition, and the bytes after which no further one is taken.
@@ -57,14 +49,7 @@ pub struct IntakeKeeperParts {
     pub skips: bool,
     pub kafka: KafkaSettings,
     pub topics: TopicCache,
-    pub postgres: PostgresSettings,
-    pub name_retention: Duration,
-    pub shared: Arc<NodeShared>,
-    pub service: Service,
-    pub policy: PolicyHandle,
-    pub names: Arc<Names>,
-    pub look_up: Arc<LookUp>,
-    pub audit: Option<Audit>,
+    pub carrier: CarrierParts,
     pub bulletin: watch::Receiver<Bulletin>,
     pub metrics: OneIntake,
     pub draining: CancellationToken,
@@ -102,17 +87,7 @@ fn stop_of(error: &IntakeError) -> Stop {
 
 impl IntakeKeeper {
     pub fn new(parts: IntakeKeeperParts) -> Self {
-        let store = InboundStore::new(&parts.postgres, parts.shared.node, parts.name_retention);
-        let carrier = Carrier {
-            name: parts.topic.as_str().to_owned(),
-            shared: parts.shared,
-            service: parts.service,
-            policy: parts.policy,
-            names: parts.names,
-            look_up: parts.look_up,
-            store,
-            audit: (parts.audit, "intakeTopic"),
-        };
+        let carrier = Carrier::new(parts.carrier, parts.topic.as_str().to_owned(), "intakeTopic");
         let rejected = RejectedTopic {
             kafka: parts.kafka.clone(),
             topics: parts.topics,
@@ -400,7 +375,10 @@ impl IntakeKeeper {
         let is_new = |number: &i32| {
             self.found.with_leader.contains(number) && !positions.contains_key(number)
         };
-        let new: Vec<i32> = numbers.iter().copied().filter(is_new).collect();
+        let mut new: Vec<i32> = numbers.iter().copied().filter(is_new).collect();
+        // One without an answer keeps the others waiting in this look only.
+        let begin = rand::random_range(0..=new.len());
+        new.rotate_left(begin);
         for number in new {
             let Some(reader) = &self.reader else { break };
             match reader.bounds(number).await {
@@ -410,7 +388,7 @@ impl IntakeKeeper {
                 Err(error) if positions.is_empty() => return Err(stop_of(&error)),
                 // The next refresh asks again. Until then the other partitions are read.
                 Err(error) => {
-                    self.log(Some(number), &stop_of(&error));
+                    self.log_stop(Some(number), &stop_of(&error));
                     break;
                 }
             }

@@ -1,7 +1,6 @@
 //! Drains an outbox, turn by turn, while this node owns the shard of the outbox's name.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use az::SaturatingAs as _;
@@ -11,23 +10,17 @@ use uuid::Uuid;
 
 use super::metrics::OneOutbox;
 use super::waits::{TakenSince, WaitingRows, WaitingTopics};
-use crate::access::PolicyHandle;
-use crate::api::access::audit::Audit;
 use crate::clock;
 use crate::domain::task::outbox_row::{ClockOffset, OutboxRow};
 use crate::domain::{Monotonic, Throttle};
 use crate::error_chain::chain;
 use crate::failpoint::{Failpoint, reach};
-use crate::inbound::carrier::{Carried, Carrier, Stop};
+use crate::inbound::carrier::{Carried, Carrier, CarrierParts, Stop};
 use crate::node::membership::Bulletin;
-use crate::node::requests::service::Service;
-use crate::node::shared::NodeShared;
 use crate::postgres::PostgresSettings;
-use crate::postgres::inbound::{Epoch, InboundStore};
+use crate::postgres::inbound::Epoch;
 use crate::postgres::outbox::source::OutboxSource;
 use crate::postgres::outbox::{VERSION, setup};
-use crate::postgres::tasks::look_up::LookUp;
-use crate::postgres::tasks::names::Names;
 use crate::shutdown::TaskFailure;
 
 /// The pause after a turn that found no row. A look costs the user's database about 0.1 ms.
@@ -56,15 +49,7 @@ pub struct DrainerParts {
     pub name: String,
     /// The user's database.
     pub database: PostgresSettings,
-    /// Punctual's database.
-    pub postgres: PostgresSettings,
-    pub name_retention: Duration,
-    pub shared: Arc<NodeShared>,
-    pub service: Service,
-    pub policy: PolicyHandle,
-    pub names: Arc<Names>,
-    pub look_up: Arc<LookUp>,
-    pub audit: Option<Audit>,
+    pub carrier: CarrierParts,
     pub bulletin: watch::Receiver<Bulletin>,
     pub metrics: OneOutbox,
     pub draining: CancellationToken,
@@ -80,8 +65,9 @@ pub struct Drainer {
     draining: CancellationToken,
     /// `None` before the first turn, and when the next turn needs a new epoch.
     epoch: Option<Epoch>,
-    tidied_at: Monotonic,
-    searched_at: Monotonic,
+    tidying: Throttle,
+    /// Lets looks for leftovers through. A new epoch begins with one.
+    leftovers: Throttle,
     /// When the rows were counted last, and the age of the oldest one then. Without a count, when
     /// the first turn has failed.
     counted: Option<(Monotonic, Duration)>,
@@ -106,27 +92,15 @@ enum Turn {
 
 impl Drainer {
     pub fn new(parts: DrainerParts) -> Self {
-        let node = parts.shared.node;
-        let store = InboundStore::new(&parts.postgres, node, parts.name_retention);
-        let carrier = Carrier {
-            name: parts.name,
-            shared: parts.shared,
-            service: parts.service,
-            policy: parts.policy,
-            names: parts.names,
-            look_up: parts.look_up,
-            store,
-            audit: (parts.audit, "outbox"),
-        };
         Self {
             source: OutboxSource::new(&parts.database),
-            carrier,
+            carrier: Carrier::new(parts.carrier, parts.name, "outbox"),
             bulletin: parts.bulletin,
             metrics: parts.metrics,
             draining: parts.draining,
             epoch: None,
-            tidied_at: Monotonic::default(),
-            searched_at: Monotonic::default(),
+            tidying: Throttle::new(TIDY_INTERVAL),
+            leftovers: Throttle::new(LEFTOVERS_INTERVAL),
             counted: None,
             waiting: WaitingTopics::default(),
             taken: TakenSince::default(),
@@ -319,7 +293,7 @@ impl Drainer {
         let epoch = self.carrier.store.begin_epoch(outbox, &self.carrier.name).await?;
         tracing::info!(outbox = self.carrier.name, epoch = epoch.number, "draining an outbox");
         self.epoch = Some(epoch);
-        self.searched_at = Monotonic::default();
+        self.leftovers.reset();
         Ok(epoch)
     }
 
@@ -346,10 +320,7 @@ impl Drainer {
     /// Truncates tables, counts rows, and removes entries of rows that are gone, from time to time.
     async fn tidy(&mut self, epoch: Epoch) -> Result<(), Stop> {
         let now = clock::monotonic();
-        if self.searched_at == Monotonic::default()
-            || now.since(self.searched_at) >= LEFTOVERS_INTERVAL
-        {
-            self.searched_at = now;
+        if self.leftovers.lets_through(now) {
             match self.forget_leftovers(epoch).await {
                 Ok(()) => {}
                 // Rows are still to be drained. Leftovers do no harm.
@@ -363,10 +334,9 @@ impl Drainer {
                 Err(stop) => return Err(stop),
             }
         }
-        if now.since(self.tidied_at) < TIDY_INTERVAL {
+        if !self.tidying.lets_through(now) {
             return Ok(());
         }
-        self.tidied_at = now;
         self.source.truncate_idle().await?;
         let state = self.source.state().await?;
         self.metrics.waiting.set(state.waiting);

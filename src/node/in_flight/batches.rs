@@ -104,7 +104,7 @@ impl InFlightBatches {
             topics.add_in_flight(topic, charge.tasks, charge.bytes, now);
         }
         for (dead_topic, topic) in held.batch.verdict_topics() {
-            topics.add_source(dead_topic, topic);
+            topics.add_source(dead_topic, topic, now);
         }
         drop(topics);
         Some(held)
@@ -363,8 +363,6 @@ impl InFlightBatches {
     }
 
     fn lock(&self) -> MutexGuard<'_, InFlightState> {
-        // No panic can separate two changes that belong together, unless the registry is wrong
-        // already.
         self.state.lock()
     }
 }

@@ -20,7 +20,7 @@ impl Tries {
     /// Returns true when a call that failed with `error` must be retried: it gave way, and not too
     /// often.
     pub fn again(&mut self, error: &PostgresError) -> bool {
-        if !matches!(error, PostgresError::GaveWay { .. }) {
+        if !error.gave_way_to_others() {
             return false;
         }
         self.failed_count += 1;

@@ -107,7 +107,7 @@ impl Replacer {
                     }
                 }
                 Err(error) if error.is_duplicate_key() => assign_ids(&self.shared, [&mut task]),
-                Err(error @ PostgresError::GaveWay { .. }) => {
+                Err(error) if error.gave_way_to_others() => {
                     tracing::debug!(error = chain(&error), "retrying a replacement")
                 }
                 Err(error) => return Err(refusal_of(&error)),

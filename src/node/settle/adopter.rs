@@ -233,7 +233,11 @@ impl Adopter {
     /// is none, the previous result counts.
     async fn look_back(&mut self) {
         let began_at = clock::monotonic();
-        let Some(now) = self.shared.clock.now() else { return };
+        // A claim whose commit waits for a standby or a disk is not visible yet. The commit of an
+        // answered heartbeat has waited behind all earlier ones.
+        let heard_at = self.bulletin.borrow().heartbeat_sent_at;
+        let (Some(now), Some(heard_at)) = (self.shared.clock.now(), heard_at) else { return };
+        let now = now.minus(began_at.since(heard_at));
         if self.past.is_due(began_at) {
             match self.adoptions.oldest().await {
                 Ok(oldest) => self.past.begin(oldest, now),

@@ -203,6 +203,12 @@ impl PostgresError {
         matches!(self.code().as_deref(), Some("55P03" | "40P01"))
     }
 
+    /// True when the statement had no effect because another transaction was in its way. A repeat
+    /// may succeed at once. That of a slow statement would only be one more.
+    pub fn gave_way_to_others(&self) -> bool {
+        matches!(self, Self::GaveWay { .. }) && !self.is_slow()
+    }
+
     /// True when the server accepted the statement but did not finish it in time, or was told to
     /// cancel it.
     pub fn is_slow(&self) -> bool {

@@ -87,7 +87,7 @@ impl Mover {
                     | PostgresError::GaveWay { .. },
                 ) if rows_max > 1 => rows_max = (rows_max / 2).max(1),
                 // More than a few refusals mean that the table is locked, not some rows.
-                Err(PostgresError::GaveWay { .. }) if skipped_count < SKIPPED_MAX => {
+                Err(error) if error.gave_way_to_others() && skipped_count < SKIPPED_MAX => {
                     skipped_count += 1;
                     let Some(locked) = self.first_of(rest).await? else { break };
                     tracing::info!(

@@ -105,13 +105,22 @@ fn verdict() -> Vec<u8> {
 #[test]
 fn a_dead_letter_counts_for_its_dead_topic_and_not_for_that_of_its_task() {
     let in_flight = within(InFlightLimits { tasks_max: 1, bytes_max: 1 << 20, batches_max: 9 });
-    let takes = |topic| in_flight.topics().takes_tasks(&TopicName::new(topic).unwrap());
-    let held = in_flight.add(batch_with(&["t"], Some(&verdict())), Past::Fresh, at(0)).unwrap();
-    assert_eq!((takes("t"), takes("dead")), (true, false));
+    let dead = TopicName::new("dead").unwrap();
+    let takes = || {
+        let topics = in_flight.topics();
+        (topics.takes_tasks(&TopicName::new("t").unwrap()), topics.takes_tasks(&dead))
+    };
+    let add = || in_flight.add(batch_with(&["t"], Some(&verdict())), Past::Fresh, at(0)).unwrap();
+    let held = add();
+    assert_eq!(takes(), (false, false), "the dead topic is full, and claims know only the tasks");
     assert_eq!(held.note(0, published()), Noted::Complete);
     let settlement = Arc::new(held.settlement(Timestamp::EPOCH));
     in_flight.settled(&held, settlement, Effect::Certain, at(1));
-    assert_eq!((takes("t"), takes("dead")), (true, true));
+    assert_eq!(takes(), (true, true));
+    let _held = add();
+    in_flight.topics().refused(&dead, at(1));
+    in_flight.topics().turn(at(60), true, |topic| *topic == dead);
+    assert_eq!(takes(), (true, false), "it takes nothing: verdict rows are not handed over");
 }
 
 #[test]

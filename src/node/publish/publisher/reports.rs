@@ -55,6 +55,7 @@ pub struct Reports {
     pub topic_actions: Inbox<Action>,
     dead_log: Mutex<Throttle>,
     expired_log: Mutex<Throttle>,
+    unread_log: Mutex<Throttle>,
     deferred_log: Mutex<Throttle>,
 }
 
@@ -81,6 +82,7 @@ impl Reports {
             topic_actions: Inbox::default(),
             dead_log: Mutex::new(Throttle::new(LOG_EVERY)),
             expired_log: Mutex::new(Throttle::new(LOG_EVERY)),
+            unread_log: Mutex::new(Throttle::new(LOG_EVERY)),
             deferred_log: Mutex::new(Throttle::new(LOG_EVERY)),
         }
     }
@@ -110,7 +112,16 @@ impl Reports {
             }
         }
         let task = held.batch.task(place);
-        let outcome = match task.tracking.and_then(|bytes| TrackedRow::decode(bytes).ok()) {
+        let tracked = task.tracked();
+        if tracked.is_none() && task.tracking.is_some() && self.unread_log.lock().lets_through(now)
+        {
+            tracing::error!(
+                task = %task.first_id,
+                "a tracked task ends with its first record: this version cannot read its `ttr` and \
+                 `retry` (logged once a minute at most)"
+            );
+        }
+        let outcome = match tracked {
             None => {
                 self.published(held.topic_of(place), task.promised_at(), receipt);
                 Outcome::Published(receipt)
@@ -175,11 +186,15 @@ impl Reports {
         {
             return false;
         }
-        self.metrics.deferred.inc();
-        self.metrics.topics.deferred(topic);
-        let maybe_sent = held.note_maybe_sent(place, false);
-        self.note(held, place, self.deferred(held, place, maybe_sent));
+        self.defer(held, place);
         true
+    }
+
+    /// Defers a task that cannot be published now, and counts it.
+    fn defer(&self, held: &Arc<InFlightBatch>, place: usize) {
+        self.metrics.deferred.inc();
+        self.metrics.topics.deferred(held.topic_of(place));
+        self.note(held, place, self.deferred(held, place, held.is_maybe_sent(place)));
     }
 
     /// Ends a task that is too late, `now` by the lower bound of the cluster's clock. Returns false
@@ -259,10 +274,7 @@ impl Reports {
                  all)"
             );
         }
-        self.metrics.deferred.inc();
-        self.metrics.topics.deferred(topic);
-        let maybe_sent = held.note_maybe_sent(place, false);
-        self.note(held, place, self.deferred(held, place, maybe_sent));
+        self.defer(held, place);
     }
 
     pub(super) fn failed(
@@ -290,18 +302,17 @@ impl Reports {
                 self.dead_with_its_topic(&held, place)
             }
             Remedy::GiveUp => self.dead(&held, place, &failed.reason.to_string()),
-            Remedy::Defer => {
-                if !circumstances.is_given_up {
-                    let is_last_denial = self.blame(&held, place, failed);
-                    if is_last_denial {
-                        // Otherwise the task that probes a denied topic would never end.
-                        self.dead_with_its_topic(&held, place);
-                        return;
-                    }
-                    self.metrics.deferred.inc();
-                    self.metrics.topics.deferred(held.topic_of(place));
-                }
+            Remedy::Defer if circumstances.is_given_up => {
                 self.note(&held, place, self.deferred(&held, place, maybe_sent));
+            }
+            Remedy::Defer => {
+                let is_last_denial = self.blame(&held, place, failed);
+                if is_last_denial {
+                    // Otherwise the task that probes a denied topic would never end.
+                    self.dead_with_its_topic(&held, place);
+                } else {
+                    self.defer(&held, place);
+                }
             }
         }
     }

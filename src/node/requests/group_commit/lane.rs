@@ -156,9 +156,9 @@ impl Lane {
             }
             let refusal = refusal_of(&error);
             group[piece].iter_mut().for_each(|submission| submission.refuse(&refusal));
-            // When time is up, or Postgres is away, the pieces that are left are not tried, and
-            // nothing of them is stored.
-            let is_over = is_late || error.is_away();
+            // When time is up, or Postgres is away or slow, the pieces that are left are not tried,
+            // and nothing of them is stored.
+            let is_over = is_late || error.is_away() || error.is_slow();
             let untried = Refusal::ServerAway { reason: chain(&error) };
             while is_over && let Some(piece) = pieces.take() {
                 group[piece].iter_mut().for_each(|submission| submission.refuse(&untried));

@@ -91,7 +91,7 @@ impl NamedStore {
                     assign_ids(&self.shared, open.iter_mut().map(|one| &mut one.task));
                 }
                 // A round that gave way to another transaction is retried.
-                Err(PostgresError::GaveWay { .. }) => {}
+                Err(error) if error.gave_way_to_others() => {}
                 Err(error) => return Ok(refusal_of(&error)),
             }
         }
@@ -111,7 +111,7 @@ impl NamedStore {
         write_with_or_without_claims(self, open, placer.rule()).await?;
         match self.find(open).await {
             Ok(()) => Ok(()),
-            Err(error @ PostgresError::GaveWay { .. }) => Err(error),
+            Err(error) if error.gave_way_to_others() => Err(error),
             // The tasks that are left lost their names to others, so they are not stored, whether
             // or not the read was answered.
             Err(error) => {

@@ -81,7 +81,7 @@ fn is_claimed(submission: &Submission) -> bool {
 /// Returns true when a claim on insert took no effect and may have caused the error: a lock on the
 /// execlog, or a missing partition of it.
 pub fn may_do_without_claims(error: &PostgresError) -> bool {
-    matches!(error, PostgresError::GaveWay { .. } | PostgresError::Refused { .. })
+    error.gave_way_to_others() || matches!(error, PostgresError::Refused { .. })
 }
 
 #[cfg(test)]

@@ -349,7 +349,7 @@ impl Tracked {
     /// Returns `None` for an untracked task.
     fn of(batch: &Batch, index: usize, outcome: &Outcome) -> Option<Self> {
         let task = batch.task(index);
-        let tracking = TrackedRow::decode(task.tracking?).ok()?;
+        let tracking = task.tracked()?;
         let (delivery, next, appended_at, reason) = match outcome {
             Outcome::Attempted { appended_at, next, .. } => {
                 (Delivery::Published, Some(*next), Some(*appended_at), None)
