@@ -59,10 +59,6 @@ const THROTTLED_BYTES_MIN: usize = 128 << 10;
 /// at most a minute, and a probe needs one.
 const REFUSALS_APART_MAX: Duration = Duration::from_secs(90);
 
-/// How long after its last verdict row a topic is held back by its dead topic. That row has mostly
-/// left since, and the dead topic may have records of its own.
-const SOURCE_SPAN: Duration = Duration::from_secs(60);
-
 /// The minimum time for which a topic is remembered as given up. It is longer than the pause before
 /// any attempt (60 s): otherwise a deferred task would never find the topic gone.
 const REMEMBERED_MIN: Duration = Duration::from_secs(120);
@@ -222,9 +218,9 @@ pub enum Sight {
 pub struct TopicBreakers {
     settings: TopicSettings,
     topics: HashMap<TopicName, TopicRecord>,
-    /// The topics of the tasks whose verdict rows are in flight, for each of their dead topics, and
-    /// when the last of these rows was added.
-    sources: BTreeMap<TopicName, BTreeMap<TopicName, Monotonic>>,
+    /// For each dead topic, the topics of the tasks whose verdict rows are in flight, and the number
+    /// of these rows.
+    sources: BTreeMap<TopicName, BTreeMap<TopicName, usize>>,
     pace: KafkaPace,
     /// The longest wait for an acknowledgement, over the records of all topics acknowledged in this
     /// period, and in the one before.
@@ -272,14 +268,25 @@ impl TopicBreakers {
         entry.fill(settings, pace);
     }
 
-    /// Records that verdict rows of tasks of `topic` are among the in-flight records of a dead
-    /// topic.
-    pub fn add_source(&mut self, dead_topic: &TopicName, topic: &TopicName, now: Monotonic) {
+    /// Adds the verdict row of a task of `topic` to the in-flight records of a dead topic.
+    pub fn add_source(&mut self, dead_topic: &TopicName, topic: &TopicName) {
         let sources = self.sources.get_mut(dead_topic);
-        if let Some(added_at) = sources.and_then(|sources| sources.get_mut(topic)) {
-            *added_at = now;
+        if let Some(rows) = sources.and_then(|sources| sources.get_mut(topic)) {
+            *rows += 1;
         } else {
-            self.sources.entry(dead_topic.clone()).or_default().insert(topic.clone(), now);
+            self.sources.entry(dead_topic.clone()).or_default().insert(topic.clone(), 1);
+        }
+    }
+
+    /// Removes a verdict row that is no longer in flight.
+    pub fn remove_source(&mut self, dead_topic: &TopicName, topic: &TopicName) {
+        let Some(sources) = self.sources.get_mut(dead_topic) else { return };
+        if let Some(rows) = sources.get_mut(topic) {
+            *rows = rows.saturating_sub(1);
+        }
+        sources.retain(|_, rows| *rows > 0);
+        if sources.is_empty() {
+            self.sources.remove(dead_topic);
         }
     }
 
@@ -360,9 +367,6 @@ impl TopicBreakers {
             entry.bytes = entry.bytes.saturating_sub(bytes);
             entry.bytes_out[0] = entry.bytes_out[0].saturating_add(bytes);
             entry.drain(self.settings, self.pace);
-            if entry.tasks == 0 {
-                self.sources.remove(topic);
-            }
         }
     }
 
@@ -409,10 +413,6 @@ impl TopicBreakers {
             self.waits = [Duration::ZERO, self.waits[0]];
         }
         let (pace, patience) = (self.pace, self.silence_max());
-        self.sources.retain(|_, sources| {
-            sources.retain(|_, added_at| now.since(*added_at) < SOURCE_SPAN);
-            !sources.is_empty()
-        });
         let mut actions = Vec::new();
         for (name, topic) in &mut self.topics {
             if is_new_period {

@@ -212,10 +212,10 @@ impl RequestPlace {
     async fn wait_for_memory(&self, permits: u32, limit: &str) -> Option<AnswerMemory> {
         let shared = &self.shared;
         let (places, places_max) = (&shared.waiting_answers, shared.waiting_answers_max);
-        let wanted = permits.min(places_max);
-        let free = places.available_permits().saturating_as::<u32>();
         let kept = if limit == BODY_MEMORY_SHARE { places_max / 2 } else { 0 };
-        if free < places_max && free < wanted.saturating_add(kept) {
+        // A larger answer may wait, too: it counts as all the places that it may take.
+        let wanted = permits.min(places_max - kept);
+        if places.available_permits().saturating_as::<u32>() < wanted.saturating_add(kept) {
             return None;
         }
         let _waits = places.try_acquire_many(wanted).ok()?;

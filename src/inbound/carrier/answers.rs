@@ -74,12 +74,9 @@ impl Carrier {
                 Ok(true)
             }
             Ok(InboundAnswers { are_stored: false, .. }) => Ok(false),
-            Err(StoreError::Postgres(error))
-                if error.gave_way_to_others()
-                    || matches!(error, PostgresError::BadValue { .. }) =>
-            {
-                Ok(false)
-            }
+            Err(StoreError::Postgres(
+                PostgresError::GaveWay { .. } | PostgresError::BadValue { .. },
+            )) => Ok(false),
             Err(error) => {
                 carried.failed(ACTION, items.len(), &error);
                 Err(error.into())

@@ -104,7 +104,7 @@ impl InFlightBatches {
             topics.add_in_flight(topic, charge.tasks, charge.bytes, now);
         }
         for (dead_topic, topic) in held.batch.verdict_topics() {
-            topics.add_source(dead_topic, topic, now);
+            topics.add_source(dead_topic, topic);
         }
         drop(topics);
         Some(held)
@@ -354,6 +354,10 @@ impl InFlightBatches {
             state.amount.batches -= 1;
         }
         self.give_back(held, &held.take_charges());
+        let mut topics = self.topics();
+        for (dead_topic, topic) in held.batch.verdict_topics() {
+            topics.remove_source(dead_topic, topic);
+        }
     }
 
     fn in_flight_for(&self, now: Monotonic, age: Duration) -> Vec<Arc<InFlightBatch>> {

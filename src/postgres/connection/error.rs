@@ -23,9 +23,9 @@ pub enum PostgresError {
         #[source]
         source: Cause,
     },
-    /// The statement was rolled back in favour of another one (deadlock, lock timeout, cancelled).
-    /// The caller can repeat it.
-    #[error("{what}: gave way to another transaction")]
+    /// The statement was rolled back: in favour of another one (deadlock, lock timeout), or because
+    /// it was too slow or cancelled. The caller can repeat it.
+    #[error("{what}: took no effect")]
     GaveWay {
         what: String,
         #[source]
@@ -203,8 +203,9 @@ impl PostgresError {
         matches!(self.code().as_deref(), Some("55P03" | "40P01"))
     }
 
-    /// True when the statement had no effect because another transaction was in its way. A repeat
-    /// may succeed at once. That of a slow statement would only be one more.
+    /// True when the statement took no effect because another transaction was in its way: a repeat
+    /// may succeed at once. Not for one that was too slow or cancelled: its repeat would only load
+    /// the server again.
     pub fn gave_way_to_others(&self) -> bool {
         matches!(self, Self::GaveWay { .. }) && !self.is_slow()
     }
