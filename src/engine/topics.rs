@@ -218,8 +218,8 @@ pub enum Sight {
 pub struct TopicBreakers {
     settings: TopicSettings,
     topics: HashMap<TopicName, TopicRecord>,
-    /// For each dead topic, the topics of the tasks whose verdict rows are in flight, and the number
-    /// of these rows.
+    /// For each dead topic, the topics of the tasks whose verdict rows are in flight, and how many
+    /// rows.
     sources: BTreeMap<TopicName, BTreeMap<TopicName, usize>>,
     pace: KafkaPace,
     /// The longest wait for an acknowledgement, over the records of all topics acknowledged in this
