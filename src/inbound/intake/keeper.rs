@@ -376,7 +376,7 @@ impl IntakeKeeper {
             self.found.with_leader.contains(number) && !positions.contains_key(number)
         };
         let mut new: Vec<i32> = numbers.iter().copied().filter(is_new).collect();
-        // One without an answer keeps the others waiting in this look only.
+        // A partition without an answer keeps the others waiting in this look only.
         let begin = rand::random_range(0..=new.len());
         new.rotate_left(begin);
         for number in new {
