@@ -32,8 +32,7 @@ async fn one_node_counts_the_tasks_of_the_cluster_and_the_next_one_takes_over() 
     let (topic, gone) = (cluster.topic("orders").await, cluster.topic("gone").await);
     let mut nodes = vec![cluster.node().await, cluster.node().await];
     let later = |topic: &str, delay: &str| json!({ "topic": topic, "delay": delay, "payload": 1 });
-    let tasks = vec![later(&topic, "1h"); 3].into_iter().chain(vec![later(&gone, "40s"); 6]);
-    nodes[0].api().submit_all(&tasks.collect::<Vec<_>>()).await;
+    nodes[0].api().submit_all(&vec![later(&topic, "1h"); 3]).await;
     sqlx::query(
         "insert into dead_letter (id, row_id, topic, attempts, reason)
         select gen_random_uuid(), gen_random_uuid(), $1, 1, 'a test' from generate_series(1, 2)",
@@ -42,13 +41,15 @@ async fn one_node_counts_the_tasks_of_the_cluster_and_the_next_one_takes_over() 
     .execute(&cluster.sql)
     .await
     .unwrap();
-    adds_up(&nodes, "punctual_pending_tasks", 9.0).await;
+    adds_up(&nodes, "punctual_pending_tasks", 3.0).await;
     adds_up(&nodes, "punctual_dead_letters", 2.0).await;
+    adds_up(&nodes, EXACT_PENDING, 1.0).await;
     assert_eq!(sum(&nodes, "punctual_overdue_tasks").await, 0.0);
     assert_eq!(sum(&nodes, "punctual_oldest_overdue_seconds").await, 0.0);
-    assert_eq!(sum(&nodes, EXACT_PENDING).await, 1.0);
 
-    // Tasks of an unavailable topic wait in the table, apart from the probe.
+    // Tasks of an unavailable topic wait in the table, apart from the probe. However long a count
+    // takes, none is due while the topic is there.
+    nodes[0].api().submit_all(&vec![later(&gone, "30s"); 6]).await;
     cluster.delete_topic(&gone).await;
     eventually("overdue tasks are counted", DEADLINE, async || {
         sum(&nodes, "punctual_overdue_tasks").await >= 5.0
