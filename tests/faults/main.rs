@@ -43,6 +43,7 @@ mod moves;
 mod names;
 mod nodes;
 mod oracle;
+mod partition_log;
 mod pauses;
 mod perform;
 mod plan;
