@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test faults bench run down build dist lint fmt docs fuzz sabotage prose book
+.PHONY: help dev demo test alarms faults bench run down build dist lint fmt docs fuzz sabotage prose book
 
 RELEASE := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 # Every target builds the demo, too. An example brings the dev-dependencies, which switch on
@@ -34,6 +34,11 @@ test: ## lints and all tests, against a real Postgres, etcd and Kafka
 	@scripts/stack up
 	@scripts/lint
 	@scripts/test
+
+alarms: ## stage incidents, and see each alert fire and end; takes half an hour and root (ONLY="kafka_down etcd_down")
+	@scripts/stack prerequisites --test
+	@$(RELEASE_BUILD)
+	@PUNCTUAL_BIN=$(RELEASE)/punctual scripts/alarms $(ONLY)
 
 bench: ## all scenarios, half an hour; FULL=1: two hours; ONLY=burst: that one again
 	@scripts/stack prerequisites
