@@ -8,7 +8,7 @@
 //! - `selection`: which tasks a list or a bulk change selects, and the position in a list.
 //! - `cluster`: the settings that all nodes share.
 //! - `text`: numbers and foreign text, as people read them.
-//! - `time`: times, durations, and the throttle of log lines.
+//! - `time`: times, durations, the pauses between retries, and the throttle of log lines.
 
 pub mod batch;
 pub mod cluster;
@@ -45,6 +45,7 @@ pub use task::{
     Submitted, TaskState, TaskView, TrackedView,
 };
 pub use time::Monotonic;
+pub use time::backoff::Backoff;
 pub use time::throttle::Throttle;
 pub use time::timestamp::Timestamp;
 pub use topic::TopicName;

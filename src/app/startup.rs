@@ -9,7 +9,7 @@ use super::assembly::NodeParts;
 use crate::clock;
 use crate::config::{self, Settings};
 use crate::domain::time::duration::spelled;
-use crate::domain::{ClusterWishes, NodeId};
+use crate::domain::{Backoff, ClusterWishes, NodeId};
 use crate::error_chain::chain;
 use crate::node::maintenance::key_keeper::KeyError;
 use crate::node::requests::service::Service;
@@ -33,7 +33,7 @@ pub async fn wait_for_postgres(
     service: &Service,
     tasks: &Tasks,
 ) -> Result<Option<Checked>, TaskFailure> {
-    let mut pause = RETRY_MIN;
+    let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
     let mut said = None;
     loop {
         let tried = tokio::select! {
@@ -56,10 +56,9 @@ pub async fn wait_for_postgres(
         }
         service.waits_for(parts.missing(reason));
         tokio::select! {
-            () = clock::sleep(pause) => {}
+            () = clock::sleep(backoff.next_pause()) => {}
             () = tasks.draining.cancelled() => return Ok(None),
         }
-        pause = (pause * 2).min(RETRY_MAX);
     }
 }
 

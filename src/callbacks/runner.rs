@@ -20,7 +20,7 @@ use crate::clock;
 use crate::domain::task::tracking::REASON_MAX;
 use crate::domain::topic::callback::{StoredCallback, TIMEOUT_MIN};
 use crate::domain::topic::group::ConsumerGroup;
-use crate::domain::{Monotonic, Throttle};
+use crate::domain::{Backoff, Monotonic, Throttle};
 use crate::error_chain::chain;
 use crate::node::membership::Bulletin;
 use crate::node::messages::answers::{ConsumerCall, PopCall, Popped};
@@ -126,7 +126,8 @@ impl Runner {
         let mut limiter = Limiter::new(clock::monotonic());
         let mut requests = FuturesUnordered::new();
         let mut popping: Option<Popping> = None;
-        let (mut may_pop_at, mut pop_pause) = (clock::monotonic(), POP_PAUSE_MIN);
+        let mut may_pop_at = clock::monotonic();
+        let mut backoff = Backoff::new(POP_PAUSE_MIN, POP_PAUSE_MAX);
         let mut throttle = Throttle::new(LOG_INTERVAL);
         let mut nodes = node_count(&self.bulletin.borrow_and_update());
         loop {
@@ -159,14 +160,13 @@ impl Runner {
                     popping = None;
                     match popped {
                         Ok(tasks) => {
-                            pop_pause = POP_PAUSE_MIN;
+                            backoff.reset();
                             requests.extend(
                                 self.requests(&stored, url.as_ref(), tasks, &mut limiter),
                             );
                         }
                         Err(reason) => {
-                            may_pop_at = clock::monotonic().plus(pop_pause);
-                            pop_pause = (pop_pause * 2).min(POP_PAUSE_MAX);
+                            may_pop_at = clock::monotonic().plus(backoff.next_pause());
                             if throttle.lets_through(clock::monotonic()) {
                                 tracing::warn!(
                                     topic = %stored.topic, ?reason,
@@ -182,7 +182,10 @@ impl Runner {
                     }
                 }
                 changed = self.callback.changed(), if !is_over => match changed {
-                    Ok(()) => (may_pop_at, pop_pause) = (clock::monotonic(), POP_PAUSE_MIN),
+                    Ok(()) => {
+                        may_pop_at = clock::monotonic();
+                        backoff.reset();
+                    }
                     Err(_deleted) => self.ending.cancel(),
                 },
                 () = self.ending.cancelled(), if !is_over => {}

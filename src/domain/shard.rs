@@ -77,6 +77,11 @@ impl ShardCount {
         (self.pick(digest), digest.to_be_bytes()[0] >> 2)
     }
 
+    /// Returns the shard whose owner drains the outbox of this name.
+    pub fn shard_of_outbox(self, name: &str) -> Shard {
+        self.slot_of("outbox", name.as_bytes()).0
+    }
+
     /// Returns the shard for a number (a hash, or a random number).
     pub fn pick(self, number: u64) -> Shard {
         Shard(u16::try_from(number % u64::from(self.0)).unwrap_or(0))

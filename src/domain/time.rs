@@ -1,7 +1,8 @@
-//! Time: moments of the two clocks, and durations.
+//! Time: moments of the two clocks, durations, and pauses.
 
 use std::time::Duration;
 
+pub mod backoff;
 pub mod duration;
 pub mod throttle;
 pub mod timestamp;

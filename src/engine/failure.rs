@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::domain::{Failure, Monotonic};
+use crate::domain::{Backoff, Failure, Monotonic};
 
 /// The first pause between two new producers when the first of them got no acknowledgement. The
 /// pause doubles from one to the next.
@@ -75,11 +75,19 @@ pub enum ReplacementReason {
 /// acknowledgement at all, the cause of its failure (a missing right, for example) probably
 /// persists, so the replacement waits for a growing pause. Replacements that are only in doubt
 /// are throttled.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Renewals {
-    /// When a failed producer was last replaced, and the pause until the next replacement.
-    last: Option<(Monotonic, Duration)>,
+    /// When the next producer that fails without an acknowledgement may be replaced.
+    next_at: Monotonic,
+    backoff: Backoff,
     in_doubt_at: Option<Monotonic>,
+}
+
+impl Default for Renewals {
+    fn default() -> Self {
+        let backoff = Backoff::new(PAUSE, PAUSE_MAX);
+        Self { next_at: Monotonic::default(), backoff, in_doubt_at: None }
+    }
 }
 
 impl Renewals {
@@ -87,9 +95,7 @@ impl Renewals {
     /// records was acknowledged.
     pub fn is_due(&self, reason: ReplacementReason, has_worked: bool, now: Monotonic) -> bool {
         match reason {
-            ReplacementReason::Failed => {
-                has_worked || self.last.is_none_or(|(made_at, pause)| now.since(made_at) >= pause)
-            }
+            ReplacementReason::Failed => has_worked || now >= self.next_at,
             ReplacementReason::InDoubt => {
                 self.in_doubt_at.is_none_or(|made_at| now.since(made_at) >= IN_DOUBT_PAUSE)
             }
@@ -100,11 +106,10 @@ impl Renewals {
     pub fn made(&mut self, reason: ReplacementReason, has_worked: bool, now: Monotonic) {
         match reason {
             ReplacementReason::Failed => {
-                let pause = match self.last {
-                    Some((_, pause)) if !has_worked => pause.saturating_mul(2).min(PAUSE_MAX),
-                    _ => PAUSE,
-                };
-                self.last = Some((now, pause));
+                if has_worked {
+                    self.backoff.reset();
+                }
+                self.next_at = now.plus(self.backoff.next_pause());
             }
             ReplacementReason::InDoubt => self.in_doubt_at = Some(now),
         }

@@ -3,23 +3,27 @@
 use std::time::Duration;
 
 use super::client::EtcdError;
+use crate::domain::Backoff;
 use crate::error_chain::chain;
+
+/// The pauses between attempts, from the first to the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Logs once that contact is lost, and once that contact is back.
 #[derive(Debug)]
 pub(super) struct EtcdContact {
     what: &'static str,
     is_lost: bool,
-    tries: u32,
+    backoff: Backoff,
 }
 
 impl EtcdContact {
     pub(super) fn new(what: &'static str) -> Self {
-        Self { what, is_lost: false, tries: 0 }
+        Self { what, is_lost: false, backoff: Backoff::new(PAUSE_MIN, PAUSE_MAX) }
     }
 
     pub(super) fn lost(&mut self, error: &EtcdError) {
-        self.tries = self.tries.saturating_add(1);
         if !self.is_lost {
             self.is_lost = true;
             tracing::warn!(error = %chain(error), "etcd: lost {}; shards keep their \
@@ -28,17 +32,16 @@ impl EtcdContact {
     }
 
     pub(super) fn back(&mut self) {
-        self.tries = 0;
+        self.backoff.reset();
         if self.is_lost {
             self.is_lost = false;
             tracing::info!("etcd: {} is restored", self.what);
         }
     }
 
-    /// Returns the pause before the next attempt: 100 ms after the first, doubled each time, up to
-    /// 1 s.
-    pub(super) fn pause(&self) -> Duration {
-        Duration::from_millis(50 << self.tries.min(5)).min(Duration::from_secs(1))
+    /// Returns the pause before the next attempt. It doubles each time until contact is back.
+    pub(super) fn pause(&mut self) -> Duration {
+        self.backoff.next_pause()
     }
 }
 

@@ -14,7 +14,7 @@ use super::membership::{Bulletin, LoopProgress, cause_of};
 use super::shared::NodeShared;
 use crate::clock;
 use crate::domain::ids::floor_of;
-use crate::domain::{Batch, BatchId, IdRange, Shard, Timestamp};
+use crate::domain::{Backoff, Batch, BatchId, IdRange, Shard, Timestamp};
 use crate::engine::claiming::{Claim, ClaimSettings, Claiming, Narrowing, Scope, Taken};
 use crate::engine::sweeping::Sweeping;
 use crate::error_chain::chain;
@@ -83,7 +83,7 @@ pub struct Claimer {
     sweeping_others: Sweeping,
     /// The last turn at the watermark found nothing, so the next claim is preceded by a look.
     is_idle: bool,
-    retry: Duration,
+    backoff: Backoff,
     /// This loop's part of the gauges: deferred ranges, and those waiting for room.
     shown: [i64; 2],
 }
@@ -119,7 +119,7 @@ impl Claimer {
             sweeping: Sweeping::default(),
             sweeping_others: Sweeping::default(),
             is_idle: false,
-            retry: RETRY_MIN,
+            backoff: Backoff::new(RETRY_MIN, RETRY_MAX),
             shown: [0; 2],
             shared,
         }
@@ -132,7 +132,7 @@ impl Claimer {
         let mut wait = self.pace.tick;
         let mut began_at = clock::monotonic();
         loop {
-            let takes_late = self.index == 0 && self.retry == RETRY_MIN && self.now().is_some();
+            let takes_late = self.index == 0 && !self.backoff.is_failing() && self.now().is_some();
             tokio::select! {
                 () = self.draining.cancelled() => return Ok(()),
                 // While a topic is unavailable or there is no room, every insert sends a wake-up. A
@@ -153,7 +153,7 @@ impl Claimer {
             began_at = clock::monotonic();
             wait = match self.turn().await {
                 Ok(next) => {
-                    self.retry = RETRY_MIN;
+                    self.backoff.reset();
                     match next {
                         NextTurn::Now => Duration::ZERO,
                         NextTurn::Soon => {
@@ -185,12 +185,10 @@ impl Claimer {
     fn back_off(&mut self, error: &PostgresError) -> Duration {
         self.shared.metrics.claim_failures.inc();
         self.note_failure(error);
-        if self.retry == RETRY_MIN {
+        if !self.backoff.is_failing() {
             tracing::warn!(error = chain(error), "a claim failed; retrying");
         }
-        let wait = self.retry;
-        self.retry = (self.retry * 2).min(RETRY_MAX);
-        wait
+        self.backoff.next_pause()
     }
 
     /// Takes this loop's part of the node's shards: every n-th of them. The first loop also gets

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::Monotonic;
+use crate::domain::{Backoff, Monotonic};
 
 /// The first pause, before jitter. Each further failure doubles it.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -15,19 +15,19 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 pub struct RetryBudget {
     limit: Duration,
     failing_since: Option<Monotonic>,
-    failure_count: u32,
+    backoff: Backoff,
 }
 
 impl RetryBudget {
     /// Allows retries for `limit` after the first failure. A limit of zero allows none.
     pub const fn new(limit: Duration) -> Self {
-        Self { limit, failing_since: None, failure_count: 0 }
+        Self { limit, failing_since: None, backoff: Backoff::new(PAUSE_MIN, PAUSE_MAX) }
     }
 
     /// Records a success: the next failure counts as a first one.
     pub const fn succeeded(&mut self) {
         self.failing_since = None;
-        self.failure_count = 0;
+        self.backoff.reset();
     }
 
     /// Records that another call succeeded at `at`. The limit counts from then at the earliest.
@@ -46,10 +46,7 @@ impl RetryBudget {
         chance: u32,
     ) -> Option<Duration> {
         let since = *self.failing_since.get_or_insert(now);
-        let doubled = PAUSE_MIN
-            .saturating_mul(1_u32.checked_shl(self.failure_count).unwrap_or(u32::MAX))
-            .min(PAUSE_MAX);
-        self.failure_count = self.failure_count.saturating_add(1);
+        let doubled = self.backoff.next_pause();
         // From 50 % to 100 % of the pause.
         let spread = doubled / 2 + doubled / 2 * (chance % 1024) / 1024;
         let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);

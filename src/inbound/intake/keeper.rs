@@ -12,7 +12,7 @@ use super::partition::Partition;
 use super::rejects::RejectedTopic;
 use super::turns::Turns;
 use crate::clock;
-use crate::domain::{Monotonic, Throttle, TopicName};
+use crate::domain::{Backoff, Monotonic, Throttle, TopicName};
 use crate::error_chain::chain;
 use crate::failpoint::{Failpoint, reach};
 use crate::inbound::carrier::{Carrier, CarrierParts, Stop};
@@ -121,29 +121,27 @@ impl IntakeKeeper {
     /// Reads until the node drains. A failure of a server is waited for.
     pub async fn run(mut self) -> Result<(), TaskFailure> {
         let mut pause = Duration::ZERO;
-        let mut failed_pause = PAUSE_MIN;
-        let mut is_failing = false;
+        let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
         loop {
             let draining = self.draining.clone();
             tokio::select! {
                 biased;
                 () = draining.cancelled() => break,
-                () = self.record_comes(), if !is_failing => {}
+                () = self.record_comes(), if !backoff.is_failing() => {}
                 () = clock::sleep(pause) => {}
             }
             // The future is on the heap, because a round is large.
             match Box::pin(self.round()).await {
                 Ok(has_more) => {
-                    (failed_pause, is_failing, self.waits_since) = (PAUSE_MIN, false, None);
+                    backoff.reset();
+                    self.waits_since = None;
                     pause = if has_more { Duration::ZERO } else { IDLE_PAUSE };
                 }
                 Err(stop) => {
                     self.waits_since.get_or_insert(clock::monotonic());
                     self.is_stale = true;
                     self.log_stop(None, &stop);
-                    is_failing = true;
-                    pause = failed_pause;
-                    failed_pause = (failed_pause * 2).min(PAUSE_MAX);
+                    pause = backoff.next_pause();
                 }
             }
             self.show();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::clock;
 use crate::domain::task::intake_record::{IntakeRecord, Rejection};
 use crate::domain::task::outbox_row::RejectedRow;
-use crate::domain::{Monotonic, Timestamp, TopicName};
+use crate::domain::{Backoff, Monotonic, Timestamp, TopicName};
 use crate::postgres::inbound::offsets::WaitingRejections;
 use crate::postgres::inbound::{OffsetPrecondition, Position, StorePrecondition};
 
@@ -46,7 +46,7 @@ pub(super) struct Partition {
     /// The waiting for topics that Kafka does not let this node see.
     denied: Option<DeniedWait>,
     retry_at: Monotonic,
-    pause: Duration,
+    backoff: Backoff,
 }
 
 /// How long a partition has waited for denied topics within the hour from `began_at` on.
@@ -77,7 +77,7 @@ impl Partition {
             waits_since: None,
             denied: None,
             retry_at: Monotonic::default(),
-            pause: PAUSE_MIN,
+            backoff: Backoff::new(PAUSE_MIN, PAUSE_MAX),
         }
     }
 
@@ -210,14 +210,13 @@ impl Partition {
     pub(super) fn failed(&mut self) {
         let now = clock::monotonic();
         self.waits_since.get_or_insert(now);
-        self.retry_at = now.plus(self.pause);
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        self.retry_at = now.plus(self.backoff.next_pause());
     }
 
     pub(super) fn succeeded(&mut self) {
         self.waits_since = None;
         self.retry_at = Monotonic::default();
-        self.pause = PAUSE_MIN;
+        self.backoff.reset();
     }
 
     /// Returns how long the partition still waits before it is tried again.

@@ -12,7 +12,7 @@ use super::metrics::OneOutbox;
 use super::waits::{TakenSince, WaitingRows, WaitingTopics};
 use crate::clock;
 use crate::domain::task::outbox_row::{ClockOffset, OutboxRow};
-use crate::domain::{Monotonic, Throttle};
+use crate::domain::{Backoff, Monotonic, Throttle};
 use crate::error_chain::chain;
 use crate::failpoint::{Failpoint, reach};
 use crate::inbound::carrier::{Carried, Carrier, CarrierParts, Stop};
@@ -113,7 +113,7 @@ impl Drainer {
     /// Drains until the node drains. A failure of a server is waited for.
     pub async fn run(mut self) -> Result<(), TaskFailure> {
         let mut pause = Duration::ZERO;
-        let mut failed_pause = PAUSE_MIN;
+        let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
         loop {
             tokio::select! {
                 biased;
@@ -128,7 +128,7 @@ impl Drainer {
             // The future is on the heap, because a turn is large.
             match Box::pin(self.turn()).await {
                 Ok(turn) => {
-                    failed_pause = PAUSE_MIN;
+                    backoff.reset();
                     pause = match turn {
                         Turn::Drained => Duration::ZERO,
                         Turn::Empty => IDLE_PAUSE,
@@ -137,8 +137,7 @@ impl Drainer {
                 }
                 Err(stop) => {
                     self.stopped(&stop);
-                    pause = failed_pause;
-                    failed_pause = (failed_pause * 2).min(PAUSE_MAX);
+                    pause = backoff.next_pause();
                 }
             }
         }
@@ -148,8 +147,7 @@ impl Drainer {
     /// it are harmless.
     fn is_mine(&self) -> bool {
         let shards = self.carrier.shared.cluster.shards;
-        let (shard, _place) = shards.slot_of("outbox", self.carrier.name.as_bytes());
-        self.bulletin.borrow().mine.contains(&shard)
+        self.bulletin.borrow().mine.contains(&shards.shard_of_outbox(&self.carrier.name))
     }
 
     fn leave(&mut self) {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use crate::domain::Monotonic;
+use crate::domain::{Backoff, Monotonic};
 
 /// The first pause of a topic. It doubles with each further one.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -62,7 +62,7 @@ pub(super) struct WaitingTopics(BTreeMap<String, Wait>);
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     retry_at: Monotonic,
-    pause: Duration,
+    backoff: Backoff,
 }
 
 impl WaitingTopics {
@@ -79,8 +79,10 @@ impl WaitingTopics {
         self.0.retain(|topic, wait| wait.retry_at > read_at || rows.topics.contains_key(topic));
         for topic in rows.topics.keys() {
             let before = self.0.get(topic).filter(|_wait| !rows.going_on.contains(topic));
-            let pause = before.map_or(PAUSE_MIN, |wait| (wait.pause * 2).min(PAUSE_MAX));
-            self.0.insert(topic.clone(), Wait { retry_at: now.plus(pause), pause });
+            let mut backoff =
+                before.map_or(Backoff::new(PAUSE_MIN, PAUSE_MAX), |wait| wait.backoff);
+            let retry_at = now.plus(backoff.next_pause());
+            self.0.insert(topic.clone(), Wait { retry_at, backoff });
         }
     }
 }
