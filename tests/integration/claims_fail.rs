@@ -226,6 +226,38 @@ async fn a_lock_on_a_table_is_named_and_what_was_due_meanwhile_comes_when_it_is_
     assert_eq!(findings.published_count, 50);
 }
 
+/// As on a full disk: claims that find nothing go on, and prove nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_of_nothing_do_not_hide_that_nothing_due_can_be_claimed() {
+    let cluster = Cluster::start("nothing-written").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let (ledger, consumer) = (Ledger::default(), cluster.consumer(&topic));
+    let full = "create function full_disk() returns trigger language plpgsql as $$ begin
+            raise exception 'could not extend file' using errcode = '53100'; end $$;
+        create trigger full_disk before insert on execlog_batch
+            for each row execute function full_disk()";
+    run(&cluster, full.to_owned()).await;
+    let task =
+        |number: i64| json!({ "topic": topic, "due_at": now_ms() + 1500, "payload": number });
+    let tasks: Vec<_> = (0..10).map(task).collect();
+    ledger.accept_all(&node.api().submit_all(&tasks).await, &tasks);
+    eventually("the node goes on saying that its claims fail", DEADLINE, async || {
+        let why = lacks_claims(&node).await.unwrap_or_default();
+        let for_s =
+            why.split_once(" have failed for ").and_then(|(_, rest)| rest.split_once(" s:"));
+        for_s.is_some_and(|(seconds, cause)| {
+            seconds.parse::<u64>().unwrap() >= 15 && cause.contains("could not extend file")
+        })
+    })
+    .await;
+    run(&cluster, "drop function full_disk cascade".to_owned()).await;
+    eventually("the node is ready again", DEADLINE, async || lacks_claims(&node).await.is_none())
+        .await;
+    let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
+    assert_eq!(findings.published_count, 10);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_that_cannot_be_claimed_goes_into_quarantine_and_all_others_arrive() {
     let cluster = Cluster::start("poison").await;

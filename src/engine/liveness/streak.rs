@@ -11,6 +11,9 @@ pub const FAILING_MAX: Duration = Duration::from_secs(5);
 /// Failures further apart than this are unrelated: a loop tries again within a second, and waits at
 /// most 10 s for an answer.
 const APART_MAX: Duration = Duration::from_secs(15);
+/// Claims of nothing succeed also on a full disk. They end a streak only when none has failed for
+/// so long. A loop tries again within a second.
+const FULL_QUIET: Duration = Duration::from_secs(3);
 /// A loop without shards after failed claims tries an empty claim after this pause. Each relapse
 /// doubles the pause, because an empty claim proves little.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -23,6 +26,8 @@ const NOTICED_WITHIN: Duration = Duration::from_secs(2);
 pub enum FailureCause {
     /// Perhaps the node alone: no session, or a missing right.
     Unclear,
+    /// All nodes: the server's disk is full.
+    Full,
     /// All nodes: the server does not finish in time.
     Slow,
     /// All nodes: a lock.
@@ -82,7 +87,11 @@ impl Streak {
     /// its empty claims prove little: they end a long streak only after the pause.
     pub fn claimed(&mut self, has_taken: bool, has_shards: bool, now: Monotonic) {
         let is_proof = |failing: &Failing| {
-            has_taken || has_shards || !failing.lasts() || self.is_over(failing, now)
+            let quiet =
+                if failing.cause == FailureCause::Full { FULL_QUIET } else { Duration::ZERO };
+            let is_quiet = now.since(failing.last_at) >= quiet;
+            has_taken
+                || (is_quiet && (has_shards || !failing.lasts() || self.is_over(failing, now)))
         };
         if self.failing.as_ref().is_some_and(is_proof) {
             self.failing = None;
@@ -150,10 +159,32 @@ mod tests {
 
     #[test]
     fn a_loop_with_shards_is_well_at_its_first_success() {
+        for cause in [FailureCause::Unclear, FailureCause::Slow, FailureCause::Lock] {
+            let mut streak = Streak::default();
+            relapse(&mut streak, 10);
+            streak.failed(String::new(), cause, at(15));
+            streak.claimed(false, true, at(15));
+            assert_eq!(streak.failing(at(15)), None);
+        }
+    }
+
+    #[test]
+    fn claims_of_nothing_do_not_hide_a_full_disk() {
         let mut streak = Streak::default();
-        relapse(&mut streak, 10);
-        streak.claimed(false, true, at(15));
-        assert_eq!(streak.failing(at(15)), None);
+        for second in 10..30 {
+            // The claims of some ranges fail, and others find nothing.
+            streak.failed("No space left".to_owned(), FailureCause::Full, at(second));
+            streak.claimed(false, true, at(second));
+        }
+        assert_eq!(streak.failing(at(30)).unwrap().since, at(10));
+        streak.claimed(false, true, at(31));
+        assert!(streak.failing(at(31)).is_some(), "the last failure is 2 s old");
+        streak.claimed(false, true, at(32));
+        assert_eq!(streak.failing(at(32)), None);
+        streak.failed(String::new(), FailureCause::Full, at(40));
+        streak.failed(String::new(), FailureCause::Full, at(46));
+        streak.claimed(true, true, at(46));
+        assert_eq!(streak.failing(at(46)), None, "it takes tasks");
     }
 
     #[test]

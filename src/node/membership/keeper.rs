@@ -217,10 +217,10 @@ impl MembershipKeeper {
             return None;
         };
         let for_s = now.since(failing.since).as_secs();
-        let hint = if failing.cause == FailureCause::Lock {
-            "; a lock is in the way, see pg_locks and pg_stat_activity"
-        } else {
-            ""
+        let hint = match failing.cause {
+            FailureCause::Lock => "; a lock is in the way, see pg_locks and pg_stat_activity",
+            FailureCause::Full => "; the disk of Postgres is full",
+            FailureCause::Unclear | FailureCause::Slow => "",
         };
         if self.failing_log.lets_through(now) {
             tracing::warn!(for_s, why = failing.why, "all claims fail{hint}");

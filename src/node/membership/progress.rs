@@ -196,6 +196,8 @@ impl LoopProgress {
 pub fn cause_of(error: &PostgresError) -> FailureCause {
     if error.is_lock_conflict() {
         FailureCause::Lock
+    } else if error.is_disk_full() {
+        FailureCause::Full
     } else if error.is_slow() {
         FailureCause::Slow
     } else {

@@ -210,6 +210,11 @@ impl PostgresError {
         matches!(self, Self::GaveWay { .. }) && !self.is_slow()
     }
 
+    /// True when the server's disk had no room for the statement.
+    pub fn is_disk_full(&self) -> bool {
+        self.code().as_deref() == Some("53100")
+    }
+
     /// True when the server accepted the statement but did not finish it in time, or was told to
     /// cancel it.
     pub fn is_slow(&self) -> bool {
