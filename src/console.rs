@@ -13,6 +13,7 @@ pub mod assets;
 pub mod dead;
 pub mod format;
 pub mod frame;
+pub mod inbound;
 pub mod now;
 pub mod rates;
 pub mod schedules;

@@ -1,5 +1,8 @@
-//! Metrics of the auth file.
+//! Metrics of the auth file, and of its principals.
 
+pub mod principals;
+
+use self::principals::PrincipalMetrics;
 use crate::telemetry::{Counter, Family, Gauge, Registry};
 
 /// The state of the auth file as the node sees it.
@@ -11,6 +14,7 @@ pub struct Metrics {
     pub(super) tokens: Gauge,
     pub(super) token_expires: Gauge,
     pub(super) keys_missing: Gauge,
+    pub(super) of_principals: PrincipalMetrics,
     key_fetches: Family<[(&'static str, &'static str); 1], Counter>,
 }
 
@@ -55,6 +59,7 @@ impl Metrics {
             "Fetches of the keys of issuers by URL",
             metrics.key_fetches.clone(),
         );
+        metrics.of_principals.register(registry);
         for outcome in ["fetched", "failed"] {
             drop(metrics.key_fetches.get_or_create(&[("outcome", outcome)]));
         }

@@ -239,6 +239,11 @@ impl ListPermit {
         Ok(Self { principal: caller.principal.clone(), grant })
     }
 
+    /// Returns the caller whose rights were checked.
+    pub fn principal(&self) -> &Arc<Principal> {
+        &self.principal
+    }
+
     /// Returns the permit for its topic, unless it is for all topics.
     pub fn grant(&self) -> Option<&Grant> {
         self.grant.as_ref()

@@ -11,6 +11,7 @@ use super::credential::jwt::compact::Refusal;
 use super::credential::jwt::issuer::{Issuer, Issuers, NotProven};
 use super::credential::token::{Token, TokenHash, TokenId};
 use super::limits::Limits;
+use super::metrics::Metrics;
 use super::pattern::Pattern;
 use super::principal::{Caller, CredentialId, Principal};
 use super::rights::Rights;
@@ -162,6 +163,24 @@ impl Policy {
         self.issuers.adopt_keys(&former.issuers);
     }
 
+    /// Gives counters to all principals, before the policy holds. Names that the policy before had
+    /// count on. All principals of an issuer, or of an entry for certificates, count together:
+    /// their names come from callers.
+    pub fn count_with(&self, metrics: &Metrics) {
+        let name_of = |principal: &Principal| principal.name.as_str().to_owned();
+        let issuers = self.issuers.all().iter();
+        let issuers = issuers.map(|issuer| (format!("jwt:{}", issuer.name), &issuer.counts));
+        let principals = self.principals.iter();
+        let principals = principals.map(|principal| (name_of(principal), &principal.counts));
+        let certificates = self.certificates.iter();
+        let certificates =
+            certificates.map(|entry| (format!("cert:{}", entry.names), &entry.counts));
+        let anonymous = self.anonymous.as_ref().map(|caller| &caller.principal);
+        let anonymous = anonymous.map(|principal| (name_of(principal), &principal.counts));
+        let names = issuers.chain(principals).chain(certificates);
+        metrics.of_principals.count(anonymous, names);
+    }
+
     /// Returns the caller of a request without an `Authorization` header. `peer` is the certificate
     /// of the connection. A certificate without a principal is like none: a caller can always come
     /// without one.
@@ -216,7 +235,7 @@ impl Policy {
         self.tokens.get(&id)
     }
 
-    /// Returns the principals of the file, in the order of their names.
+    /// Returns the principals of the file, in its order.
     pub fn principals(&self) -> &[Arc<Principal>] {
         &self.principals
     }
@@ -258,6 +277,7 @@ mod tests {
     use super::super::credential::certificate::{NamePattern, PeerName};
     use super::super::credential::token::tests::HASHED;
     use super::super::limits::Limits;
+    use super::super::metrics::principals::PrincipalCounts;
     use super::super::principal::Fingerprint;
     use super::*;
     use crate::domain::PrincipalName;
@@ -268,6 +288,7 @@ mod tests {
             name: PrincipalName::new("orders").unwrap(),
             rights: Arc::default(),
             limits: Limits::default(),
+            counts: PrincipalCounts::default(),
         });
         let [not_before, expires] = times.map(|time| time.map(Timestamp::from_millis));
         let entry =
@@ -390,7 +411,8 @@ mod tests {
     fn a_certificate_proves_its_principal_and_a_token_wins_over_it() {
         let token = Token::generate().unwrap();
         let names = NamePattern::uri("spiffe://shop/*").unwrap();
-        let entry = CertificateEntry { names, rights: Arc::default(), limits: Limits::default() };
+        let (limits, counts) = (Limits::default(), PrincipalCounts::default());
+        let entry = CertificateEntry { names, rights: Arc::default(), limits, counts };
         let strict = policy(&token, [None, None], None).with_certificates(vec![entry.clone()]);
         let (known, other) = (peer("spiffe://shop/orders"), peer("spiffe://bank/orders"));
         let expected = "cert:spiffe://shop/orders certificate-81acd762";

@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::credential::token::TokenId;
 use super::limits::Limits;
+use super::metrics::principals::PrincipalCounts;
 use super::rights::Rights;
 use crate::domain::{PrincipalName, Timestamp};
 
@@ -16,6 +17,9 @@ pub struct Principal {
     pub name: PrincipalName,
     pub rights: Arc<Rights>,
     pub limits: Limits,
+    /// The counters of its requests and tasks. Principals of one issuer, or of one entry for
+    /// certificates, have the same.
+    pub counts: PrincipalCounts,
 }
 
 /// The sender of a request, and the credential.
@@ -45,7 +49,8 @@ impl Caller {
     /// together.
     pub fn anonymous_within(rights: Rights, limits: Limits) -> Self {
         let (name, rights) = (PrincipalName::anonymous(), Arc::new(rights));
-        let principal = Arc::new(Principal { name, rights, limits });
+        let counts = PrincipalCounts::default();
+        let principal = Arc::new(Principal { name, rights, limits, counts });
         Self { principal, credential: CredentialId::Anonymous, until: None }
     }
 }

@@ -179,6 +179,7 @@ impl Reloader {
     fn take(&mut self, loaded: Loaded) {
         let Loaded { mut policy, warnings, .. } = loaded;
         policy.adopt_keys(&self.policy.current());
+        policy.count_with(&self.metrics);
         for warning in warnings {
             tracing::warn!("{warning}");
         }
@@ -288,6 +289,37 @@ mod tests {
         bench.check();
         assert_eq!(ask(), Err(Unidentified::Unknown));
         assert_eq!(bench.failures(), 0);
+    }
+
+    #[test]
+    fn a_reload_keeps_the_counts_of_names_that_stay_and_removes_the_series_of_the_others() {
+        let jwt = "[[jwt]]\nname = 'i'\nissuer = 'https://i'\naudience = 'p'\n\
+                   jwks_url = 'https://i/keys'\n";
+        let mut bench = Bench::new(&format!("{OPERATOR}[principals.bob]\noperate = true\n{jwt}"));
+        let counts = |bench: &Bench, place: usize| {
+            bench.reloader.policy().current().principals()[place].counts.clone()
+        };
+        let shown = |bench: &Bench, label: &str| {
+            let name = "punctual_principal_tasks_submitted_total";
+            let start = format!("{name}{{principal=\"{label}\"}} ");
+            let series = bench.reloader.metrics.of_principals.series();
+            series.iter().find_map(|line| line.strip_prefix(&start)?.parse::<u64>().ok())
+        };
+        let bob = counts(&bench, 1);
+        counts(&bench, 0).submitted(2);
+        bob.submitted(1);
+        let labels = ["ann", "bob", "jwt:i", "anonymous"];
+        let before = [Some(2), Some(1), Some(0), None];
+        assert_eq!(labels.map(|label| shown(&bench, label)), before);
+        bench.file.write("version = 3\n");
+        bench.check();
+        assert_eq!(labels.map(|label| shown(&bench, label)), before, "a file that is refused");
+        bench.file.write(&format!("{OPERATOR}[anonymous]\noperate = true\n"));
+        bench.check();
+        counts(&bench, 0).submitted(3);
+        bob.submitted(1);
+        let after = [Some(5), None, None, Some(0)];
+        assert_eq!(labels.map(|label| shown(&bench, label)), after);
     }
 
     #[test]

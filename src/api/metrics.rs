@@ -12,7 +12,7 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// The limits that reject something, the service's own included. Each has a series from the start,
 /// so that a rate does not miss the first event.
-const LIMITS: [&str; 37] = [
+const LIMITS: [&str; 44] = [
     "requests_in_flight",
     "caller_requests",
     "caller_probes",
@@ -41,6 +41,13 @@ const LIMITS: [&str; 37] = [
     "changes_of_task",
     "changes_share",
     "look_ups_share",
+    "lists_share",
+    "counts_share",
+    "counts_at_once",
+    "schedules_share",
+    "topics_share",
+    "callbacks_share",
+    "schedules_max",
     "pop_groups",
     "pop_groups_share",
     "pops_waiting",

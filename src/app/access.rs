@@ -72,7 +72,9 @@ pub(super) fn start(
     } else {
         tasks.spawn("open access", remind(settings.listen.to_string(), tasks.clone()));
     }
-    Ok(PolicyHandle::new(Policy::open()))
+    let policy = Policy::open();
+    policy.count_with(&metrics);
+    Ok(PolicyHandle::new(policy))
 }
 
 /// Places in the audit trail beside those of requests: each turn at an outbox or an intake topic

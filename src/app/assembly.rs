@@ -68,7 +68,7 @@ pub async fn start(
     site.start_settling(&core);
     let group_commit = site.start_group_commit(&core.shared, &stores);
     let (counter, backlog) = site.start_counting(&core);
-    let (lists, bulks) = site.lists_and_bulks(&core.shared, counter, &stores.replaces);
+    let (lists, bulks) = site.lists_and_bulks(&core.shared, counter, &stores);
     site.keep_connections(&stores);
     let stored = site.start_stored_tasks(&core.shared, &stores);
     let answers = site.start_answers(&core.shared, &stores);
@@ -95,13 +95,17 @@ pub async fn start(
         shared: Arc::clone(&core.shared),
         submitter: site.submitter(&core, &stores, &group_commit),
         pops: site.start_pops(&core.shared, &stores.look_up),
-        callbacks: CallbackService::new(callback_policy, &parts.postgres),
+        callbacks: CallbackService::new(
+            callback_policy,
+            &parts.postgres,
+            Arc::clone(&stores.turns),
+        ),
         stored,
         lists,
         bulks,
         answers,
-        schedules: site.start_schedules(&core),
-        topics: site.topic_service(&core),
+        schedules: site.start_schedules(&core, &stores),
+        topics: site.topic_service(&core, &stores),
         reporter: site.reporter(&core, &stores, backlog),
         draining: tasks.draining.clone(),
     });

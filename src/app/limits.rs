@@ -22,6 +22,7 @@ pub fn register(registry: &mut Registry, limits: &NodeLimits) {
         ("submit_queue_bytes", limits.submit_queue_bytes),
         ("cancel_queue_tasks", limits.cancel_queue),
         ("answer_queue", limits.answer_queue),
+        ("schedules", limits.schedules_max),
         ("api_requests_in_flight", limits.requests_max),
         ("api_connections", limits.connections_max),
         ("api_body_memory_bytes", limits.body_memory_bytes),

@@ -454,6 +454,10 @@ pub(super) struct LimitArgs {
     /// with Retry-After. From 10000 to 1000000.
     #[arg(long, env = "PUNCTUAL_ANSWER_QUEUE", value_name = "COUNT", default_value = "20000")]
     pub answer_queue: String,
+    /// Schedules of the whole cluster. At the limit, a new one gets 422; others can be changed.
+    /// Give all nodes the same value. From 1 to 10000000.
+    #[arg(long, env = "PUNCTUAL_SCHEDULES_MAX", value_name = "COUNT", default_value = "1000000")]
+    pub schedules_max: String,
     /// Size of a request's body, compressed and uncompressed; a larger one gets 413. From 1KiB to
     /// 1GiB.
     #[arg(long, env = "PUNCTUAL_BODY_MAX", value_name = "SIZE", default_value = "16MiB")]

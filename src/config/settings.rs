@@ -110,6 +110,8 @@ pub struct NodeLimits {
     pub submit_queue_bytes: usize,
     pub cancel_queue: usize,
     pub answer_queue: usize,
+    /// Schedules of the whole cluster.
+    pub schedules_max: usize,
     pub body_bytes_max: usize,
     pub body_memory_bytes: usize,
     pub batch_tasks_max: usize,
@@ -168,6 +170,7 @@ const SUBMIT_QUEUE: FlagRange = limits("--submit-queue", "1000", "10000000");
 const SUBMIT_QUEUE_BYTES: FlagRange = limits("--submit-queue-bytes", "1MiB", "1024GiB");
 const CANCEL_QUEUE: FlagRange = limits("--cancel-queue", "100", "1000000");
 const ANSWER_QUEUE: FlagRange = limits("--answer-queue", "10000", "1000000");
+const SCHEDULES_MAX: FlagRange = limits("--schedules-max", "1", "10000000");
 const BODY_MAX: FlagRange = limits("--body-max", "1KiB", "1GiB");
 const REQUESTS_MAX: FlagRange = limits("--requests-max", "1", "1000000");
 const CONNECTIONS_MAX: FlagRange = limits("--connections-max", "1", "1000000");
@@ -388,6 +391,7 @@ fn node_limits(args: &LimitArgs, reader: &mut SettingsReader) -> NodeLimits {
         submit_queue_bytes: reader.size(SUBMIT_QUEUE_BYTES, &args.submit_queue_bytes),
         cancel_queue: reader.count(CANCEL_QUEUE, &args.cancel_queue),
         answer_queue: reader.count(ANSWER_QUEUE, &args.answer_queue),
+        schedules_max: reader.count(SCHEDULES_MAX, &args.schedules_max),
         body_bytes_max: reader.size(BODY_MAX, &args.body_max),
         body_memory_bytes: reader.size(BODY_MEMORY, &args.body_memory),
         batch_tasks_max: reader.count(BATCH_MAX, &args.batch_max),
@@ -423,7 +427,7 @@ fn node_limits(args: &LimitArgs, reader: &mut SettingsReader) -> NodeLimits {
 }
 
 #[cfg(test)]
-pub(super) const ALL_LIMITS: [FlagRange; 32] = [
+pub(super) const ALL_LIMITS: [FlagRange; 33] = [
     LINGER,
     PUBLISH_DEADLINE,
     TOPIC_DENIAL_MAX,
@@ -443,6 +447,7 @@ pub(super) const ALL_LIMITS: [FlagRange; 32] = [
     SUBMIT_QUEUE_BYTES,
     CANCEL_QUEUE,
     ANSWER_QUEUE,
+    SCHEDULES_MAX,
     BODY_MAX,
     REQUESTS_MAX,
     CONNECTIONS_MAX,

@@ -28,12 +28,21 @@ pub enum Section {
     Tasks,
     Dead,
     Schedules,
+    /// Outboxes and intake topics.
+    Inbound,
     Login,
 }
 
 impl Section {
-    const SHOWN: [Self; 6] =
-        [Self::Now, Self::Topics, Self::Ahead, Self::Tasks, Self::Dead, Self::Schedules];
+    const SHOWN: [Self; 7] = [
+        Self::Now,
+        Self::Topics,
+        Self::Ahead,
+        Self::Tasks,
+        Self::Dead,
+        Self::Schedules,
+        Self::Inbound,
+    ];
 
     const fn title(self) -> &'static str {
         match self {
@@ -43,8 +52,14 @@ impl Section {
             Self::Tasks => "Tasks",
             Self::Dead => "Dead letters",
             Self::Schedules => "Schedules",
+            Self::Inbound => "Outboxes and intake",
             Self::Login => "Log in",
         }
+    }
+
+    /// Returns true for a page that is made of the state of the cluster.
+    const fn needs_cluster(self) -> bool {
+        matches!(self, Self::Now | Self::Inbound)
     }
 
     /// Returns the path of the page.
@@ -56,6 +71,7 @@ impl Section {
             Self::Tasks => "/console/tasks",
             Self::Dead => "/console/dead",
             Self::Schedules => "/console/schedules",
+            Self::Inbound => "/console/inbound",
             Self::Login => "/console/login",
         }
     }
@@ -68,7 +84,8 @@ pub struct Reader {
     pub name: Option<String>,
     /// True for a reader who came in by the login, and so can log out.
     pub has_session: bool,
-    /// False at a port without the state of the cluster, which has no page Now.
+    /// False at a port without the state of the cluster, which lacks the page Now and that of
+    /// outboxes and intake topics.
     pub has_now: bool,
     /// The token that each form sends back.
     pub csrf: String,
@@ -165,7 +182,7 @@ fn head(title: &str) -> Markup {
 }
 
 fn navigation(current: Section, has_now: bool) -> Markup {
-    let shown = Section::SHOWN.into_iter().filter(|section| has_now || *section != Section::Now);
+    let shown = Section::SHOWN.into_iter().filter(|section| has_now || !section.needs_cluster());
     html! {
         nav aria-label="Pages" {
             ul {
@@ -359,11 +376,12 @@ mod tests {
     }
 
     #[test]
-    fn a_port_without_the_state_of_the_cluster_does_not_lead_to_the_page_now() {
+    fn a_port_without_the_state_of_the_cluster_does_not_lead_to_pages_made_of_it() {
         let page = Refused::new(503, "a", "b").page(Section::Dead);
         for has_now in [true, false] {
             let text = write(&page, Some(&reader(has_now)));
             assert_eq!(text.contains(">Now</a>"), has_now, "{text}");
+            assert_eq!(text.contains(">Outboxes and intake</a>"), has_now, "{text}");
             assert!(text.contains(">Topics</a>"), "{text}");
         }
     }

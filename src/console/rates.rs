@@ -3,11 +3,14 @@
 //! No sample is taken while nobody opens a page. A sample compares the counters with those of an
 //! earlier one, so the first one after a pause shows the average since the last.
 
-use std::collections::VecDeque;
+pub mod inbound;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use az::SaturatingAs as _;
 
+use self::inbound::{Inbound, InboundKind};
 use super::format::span;
 use crate::domain::Monotonic;
 
@@ -29,6 +32,7 @@ pub struct Sample {
     lateness: Vec<(Option<u64>, u64)>,
     pub in_flight: u64,
     pub submit_queue: u64,
+    pub inbound: Inbound,
 }
 
 /// The counters whose rates are shown, with their titles.
@@ -46,6 +50,7 @@ impl Sample {
         let mut sample = Self { at, ..Self::default() };
         for line in metrics.lines().filter(|line| !line.starts_with('#')) {
             let Some((name, value)) = line.split_once(' ') else { continue };
+            sample.inbound.take(name, value.trim());
             let Ok(value) = value.trim().parse::<u64>() else { continue };
             let counters = COUNTERS.iter().zip(&mut sample.counters);
             for (_, counter) in counters.filter(|((counted, _), _)| *counted == name) {
@@ -78,6 +83,16 @@ pub struct Rates {
     pub per_second: Vec<(&'static str, String)>,
     pub p50: Option<String>,
     pub p99: Option<String>,
+    /// Rows or records that were carried out per second. Empty without an earlier sample.
+    inbound: BTreeMap<(InboundKind, String), String>,
+}
+
+impl Rates {
+    /// Returns how many rows of an outbox, or records of an intake topic, were carried out per
+    /// second.
+    pub fn of_inbound(&self, kind: InboundKind, name: &str) -> Option<&str> {
+        self.inbound.get(&(kind, name.to_owned())).map(String::as_str)
+    }
 }
 
 /// The latest samples.
@@ -97,6 +112,7 @@ impl Samples {
                 per_second: Vec::new(),
                 p50: quantile(&now.lateness, 50),
                 p99: quantile(&now.lateness, 99),
+                inbound: BTreeMap::new(),
             },
         };
         if self.0.back().is_none_or(|last| age(last) >= APART) {
@@ -120,11 +136,14 @@ impl Sample {
             (*bound, count.saturating_sub(before))
         });
         let buckets: Vec<(Option<u64>, u64)> = buckets.collect();
+        let inbound = self.inbound.carried_out_since(&earlier.inbound);
+        let inbound = inbound.map(|(one, count)| (one, per_second(count, over)));
         Rates {
             over: Some(over),
             per_second: titles.zip(rates).collect(),
             p50: quantile(&buckets, 50),
             p99: quantile(&buckets, 99),
+            inbound: inbound.collect(),
         }
     }
 }
@@ -196,6 +215,20 @@ mod tests {
         assert_eq!((published(&rates), rates.p99.as_deref()), (Some("< 0.1"), Some("> 1 h")));
         let rates = samples.compare(&sample(3_610, 1_101, [1_000, 1_100, 1_101]));
         assert_eq!((rates.over, rates.p99), (Some(Duration::from_secs(10)), None));
+    }
+
+    #[test]
+    fn an_outbox_has_the_rate_of_its_rows() {
+        let sample = |second: u64, stored: u64| {
+            let text = format!("punctual_outbox_rows_stored_total{{outbox=\"shop\"}} {stored}\n");
+            Sample::read(&text, Monotonic::from_start(Duration::from_secs(second)))
+        };
+        let mut samples = Samples::default();
+        let first = samples.compare(&sample(0, 100));
+        assert_eq!(first.of_inbound(InboundKind::Outbox, "shop"), None);
+        let later = samples.compare(&sample(10, 150));
+        assert_eq!(later.of_inbound(InboundKind::Outbox, "shop"), Some("5.0"));
+        assert_eq!(later.of_inbound(InboundKind::Intake, "shop"), None);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The topics: how many tasks are pending, what is paused and why, what cannot be published.
 
+pub mod callback;
+
 use maud::{Markup, html};
 use serde_json::Value;
 
@@ -28,13 +30,23 @@ pub fn policies_call(topic: &str) -> Call {
 }
 
 /// Returns the page. `policies` is the answer to [`policies_call`], `rights` that of
-/// `GET /v1/whoami`.
-pub fn page(topic: &str, counts: &Answered, policies: &Answered, rights: &Answered) -> Page {
+/// `GET /v1/whoami`, and `callback` that of [`callback::call`], which only readers with the rights
+/// make.
+pub fn page(
+    topic: &str,
+    counts: &Answered,
+    policies: &Answered,
+    rights: &Answered,
+    callback: Option<&Answered>,
+) -> Page {
     let body = html! {
         h1 { "Topics" }
         (topic_form(Section::Topics, topic))
         @match policies {
-            Ok(one) if !topic.is_empty() => (state(one)),
+            Ok(one) if !topic.is_empty() => {
+                (state(one))
+                (callback::shown(topic, callback))
+            },
             Ok(some) => (held_back(some)),
             // The counts are usually refused for the same reason.
             Err(refused) if counts.as_ref().err() != Some(refused) => (refused.notice()),
@@ -201,7 +213,7 @@ mod tests {
         });
         let rights = Ok(Value::Null);
         let none = Ok(json!({"topics": []}));
-        let text = page("", &Ok(counts), &none, &rights).body.into_string();
+        let text = page("", &Ok(counts), &none, &rights, None).body.into_string();
         assert!(text.contains("about 11,000") && text.contains("figures are sampled"), "{text}");
         assert!(text.contains("&lt;b&gt;") && text.contains("topic=%3Cb%3E"), "{text}");
     }
@@ -210,7 +222,7 @@ mod tests {
     fn a_reader_of_some_topics_finds_them() {
         let rights = json!({"rights": [{"action": "read", "topics": ["orders", "a.*"]}]});
         let refused = Err(Refused::new(403, "forbidden", "name a topic"));
-        let text = page("", &refused, &refused, &Ok(rights)).body.into_string();
+        let text = page("", &refused, &refused, &Ok(rights), None).body.into_string();
         assert!(text.contains(r#"href="/console/topics?topic=orders""#), "{text}");
         assert!(text.contains("<li>a.*</li>") && text.contains("name a topic"), "{text}");
     }
@@ -220,7 +232,7 @@ mod tests {
         let unknown = || Err(Refused::new(404, "topic not found", "is it misspelt?"));
         let counts = Ok(json!({"pending": {"count": 0, "exact": true}, "topics": []}));
         for counts in [counts, unknown()] {
-            let text = page("t", &counts, &unknown(), &Ok(Value::Null)).body.into_string();
+            let text = page("t", &counts, &unknown(), &Ok(Value::Null), None).body.into_string();
             assert_eq!(text.matches("is it misspelt?").count(), 1, "{text}");
             assert!(!text.contains("pause-topic"), "{text}");
         }
@@ -233,16 +245,31 @@ mod tests {
             "paused": {"since": "2030-01-31T09:30:00Z", "reason": "<i>", "by": "ops"},
         });
         let refused = || Err(Refused::new(403, "forbidden", "no"));
-        let text = page("a<b>", &refused(), &Ok(paused.clone()), &refused()).body.into_string();
+        let paused_page = page("a<b>", &refused(), &Ok(paused.clone()), &refused(), None);
+        let text = paused_page.body.into_string();
         for part in ["paused", "&lt;i&gt;", "ops", "action=resume-topic", "delay_max"] {
             assert!(text.contains(part), "{part} is missing in {text}");
         }
         assert!(!text.contains("<b>") && !text.contains("<i>"), "{text}");
         let listed = Ok(json!({"topics": [paused]}));
-        let text = page("", &refused(), &listed, &refused()).body.into_string();
+        let text = page("", &refused(), &listed, &refused(), None).body.into_string();
         assert!(text.contains("topic=a%3Cb%3E") && text.contains("2030-01-31"), "{text}");
         let open = Ok(json!({"topic": "t", "paused": null, "unavailable": null}));
-        let text = page("t", &refused(), &open, &refused()).body.into_string();
+        let text = page("t", &refused(), &open, &refused(), None).body.into_string();
         assert!(text.contains("action=pause-topic") && text.contains(">open<"), "{text}");
+    }
+
+    #[test]
+    fn only_the_page_of_one_topic_has_its_callback() {
+        let callback = Ok(json!({"topic": "t", "url": "https://a.example.com/jobs"}));
+        let open = Ok(json!({"topic": "t", "paused": null, "unavailable": null}));
+        let listed = Ok(json!({"topics": []}));
+        let counts = Ok(json!({"pending": {"count": 0, "exact": true}, "topics": []}));
+        let rights = Ok(Value::Null);
+        for (topic, policies, is_shown) in [("t", &open, true), ("", &listed, false)] {
+            let page = page(topic, &counts, policies, &rights, Some(&callback));
+            let text = page.body.into_string();
+            assert_eq!(text.contains("https://a.example.com/jobs"), is_shown, "{text}");
+        }
     }
 }

@@ -206,6 +206,10 @@ pub enum ScheduleChange {
     NoRun,
     /// Another request has created the schedule just now.
     Overtaken,
+    /// The schedule would be new, and the cluster has as many as it may have.
+    TooMany {
+        schedules_max: u64,
+    },
 }
 
 impl Specification {

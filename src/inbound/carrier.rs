@@ -15,15 +15,15 @@ use crate::api::inbound::{self, InboundRequest, Refused};
 use crate::audit::NoPlace;
 use crate::clock;
 use crate::domain::task::outbox_row::RejectedRow;
-use crate::domain::{IdRange, Monotonic, NewTask, Record, TaskId, TaskName, Timestamp, TopicName};
+use crate::domain::{Monotonic, NewTask, Record, TaskName, Timestamp, TopicName};
 use crate::engine::placing::Destination;
 use crate::error_chain::chain;
 use crate::node::messages::CancelVerdict;
 use crate::node::messages::answers::{ConsumerCall, Target};
-use crate::node::requests::moving::{self, Reads};
+use crate::node::requests::moving;
 use crate::node::requests::placing::{Placer, assign_ids, clamp};
 use crate::node::requests::postgres_failures::refusal_of;
-use crate::node::requests::replacer::{NameFinding, finding_of};
+use crate::node::requests::replacer::{NameReads, placed};
 use crate::node::requests::service::Service;
 use crate::node::shared::NodeShared;
 use crate::postgres::inbound::{
@@ -36,8 +36,6 @@ use crate::postgres::{PostgresError, PostgresSettings};
 
 /// The most tries of a replacement or a cancel whose task is being moved or replaced.
 const TRIES_MAX: usize = 10;
-/// The most times that ids are drawn when one is taken.
-const DRAWS_MAX: usize = 3;
 
 /// The reason why a turn ends before its end. Its items are carried out again.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -263,6 +261,13 @@ impl Carrier {
         inbound::charge(&self.policy, caller, records).map_err(stop_of)
     }
 
+    /// Counts stored tasks for the principal whose rights the items have.
+    fn count_submitted(&self, count: u64) {
+        if let Some(caller) = inbound::caller_of(&self.policy.current(), &self.name) {
+            caller.principal.counts.submitted(count);
+        }
+    }
+
     /// Checks a request of `caller` against Kafka and the clock.
     pub async fn change_of(
         &self,
@@ -313,37 +318,29 @@ impl Carrier {
         mut task: NewTask,
         carried: &mut Carried,
     ) -> Result<(), Stop> {
-        let mut over: Option<TaskId> = None;
-        let mut reads = Reads::default();
+        let mut reads = NameReads::default();
         assign_ids(&self.shared, [&mut task]);
         for _try in 0..TRIES_MAX {
             clamp(&mut task, self.shared.now());
             let placer = Placer::new(&self.shared, self.shared.now());
             let is_far = placer.table_of(&task) == Destination::Far;
-            match self.store.replace(precondition, item, (&task, is_far, over)).await {
+            match self.store.replace(precondition, item, (&task, is_far, reads.over)).await {
                 Ok(done @ (Replacement::Created | Replacement::Replaced)) => {
                     precondition.stored(&[item]);
-                    let metrics = &self.shared.metrics;
-                    metrics.submitted.inc();
-                    if done == Replacement::Replaced {
-                        metrics.replaced.inc();
-                    }
-                    self.shared.claim_late(IdRange::spanning((!is_far).then_some(task.id)));
+                    placed(&self.shared, &task, is_far, done == Replacement::Replaced);
+                    self.count_submitted(1);
                     carried.stored += 1;
                     carried.turn.changed("replace", &task.record.topic, Some(task.id));
                     return Ok(());
                 }
                 Ok(Replacement::Gone(entry)) => {
                     // A task that stays is not moved: an earlier attempt of it may be in the topic.
-                    let finding = finding_of(entry, &self.look_up, reads.next_is_last()).await;
-                    match finding.map_err(|refusal| stop_of(inbound::of_service(refusal)))? {
-                        NameFinding::Final => over = Some(entry.row),
-                        NameFinding::TooLate(_task) => {
-                            let reason = "the task of this name is claimed, or an attempt of it \
-                                          was published: nothing was replaced";
-                            return carried.refuse(item, too_late(reason));
-                        }
-                        NameFinding::Moving => moving::pause().await,
+                    let found = reads.too_late(entry, &self.look_up).await;
+                    let found = found.map_err(|refusal| stop_of(inbound::of_service(refusal)))?;
+                    if found.is_some() {
+                        let reason = "the task of this name is claimed, or an attempt of it was \
+                                      published: nothing was replaced";
+                        return carried.refuse(item, too_late(reason));
                     }
                 }
                 Ok(Replacement::Overtaken | Replacement::Unmet(_)) => {}

@@ -2,6 +2,7 @@
 
 pub mod backfill;
 pub mod change;
+mod limit;
 pub mod make;
 pub mod read;
 pub mod renew;
@@ -10,6 +11,7 @@ mod withdraw;
 
 use std::time::Duration;
 
+use self::limit::ScheduleLimit;
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::tasks::cancel;
@@ -49,15 +51,18 @@ use shard_of;
 pub struct Schedules {
     pool: Pool,
     keys: PayloadKeys,
+    limit: ScheduleLimit,
 }
 
 impl Schedules {
-    pub fn new(settings: &PostgresSettings, connections_max: usize) -> Self {
+    /// The cluster may have at most `schedules_max` schedules when a new one is created.
+    pub fn new(settings: &PostgresSettings, connections_max: usize, schedules_max: usize) -> Self {
         // A change withdraws runs, which has the plans and the locks of a cancel.
         let purpose =
             ConnectionPurpose { name: "schedules", deadline: DEADLINE, ..cancel::PURPOSE };
         let keys = settings.payload_keys().clone();
-        Self { pool: Pool::new(settings, purpose, connections_max), keys }
+        let pool = Pool::new(settings, purpose, connections_max);
+        Self { pool, keys, limit: ScheduleLimit::new(schedules_max) }
     }
 
     /// Opens a connection, or checks one. Calls do so by themselves.

@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 use uuid::Uuid;
 
+use crate::callbacks::{OK, Service, flags_for};
+use crate::outbox::Shop;
 use crate::support::{Api, Cluster, Node, eventually_some, now_ms};
 use crate::tokens::{AuthFile, run, text};
 
@@ -95,6 +97,28 @@ async fn guarded(cluster: &Cluster) -> (Node, String, AuthFile) {
     let auth = AuthFile::new("console", &format!("version = 1\n{rights}{lines}"));
     let node = cluster.node_with(&["--auth-file", auth.path()]).await;
     (node, token.trim().to_owned(), auth)
+}
+
+/// Sets a callback that is paused, so that the consumer of the tests stays the only one.
+async fn callback(api: &Api, service: &Service) {
+    let callback = json!({ "url": service.url("/jobs?key=secret"), "paused": true,
+                           "headers": { "authorization": "Bearer of-service" } });
+    let body = Some(("application/json", callback.to_string().into_bytes()));
+    let path = format!("/v1/topics/{TOPIC}/callback");
+    assert_eq!(api.send(reqwest::Method::PUT, &path, body).await.status, 200);
+}
+
+/// Returns the texts that the browser looks for on pages about an outbox, an intake topic and a
+/// callback.
+fn looks(service: &Service, intake: &str) -> Vec<Value> {
+    let topic = format!("/console/topics?topic={TOPIC}");
+    let look = |path: &str, says: &str| action(path, &json!([]), says);
+    vec![
+        look("/console/inbound", "shop"),
+        look("/console/inbound", intake),
+        look(&topic, &service.url("/jobs")),
+        look(&topic, &format!("punctual topic callback {TOPIC} FILE")),
+    ]
 }
 
 /// Makes a tracked task that its consumer has finished.
@@ -197,19 +221,28 @@ async fn people_read_and_act_with_a_keyboard_on_a_phone_and_in_the_dark() {
     let cluster = Cluster::start("console").await;
     create(&cluster, TOPIC, &[]).await;
     create(&cluster, DEAD_TOPIC, &[("max.message.bytes", "1000000")]).await;
-    let (node, (guarded, token, _auth)) = tokio::join!(cluster.node(), guarded(&cluster));
+    let (shop, intake) = (Shop::open(&cluster.stack).await, cluster.topic("in").await);
+    let service = Service::start(|_request| OK).await;
+    let mut flags = flags_for(&cluster, &[&service]);
+    flags.extend(["--outbox".to_owned(), shop.flag(), "--intake-topic".to_owned(), intake.clone()]);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let (node, (guarded, token, _auth)) =
+        tokio::join!(cluster.node_with(&flags), guarded(&cluster));
     let api = node.api();
+    callback(api, &service).await;
     let (task, soon) = fill(api).await;
     let finished = finished(api).await;
     let dead = dead_letters(&cluster, api, 6).await;
     schedule(api).await;
-    let all = [searches(), actions((task, soon), &dead)].concat();
+    let all = [searches(), looks(&service, &intake), actions((task, soon), &dead)].concat();
     let plan = json!({
         "browser": "/usr/bin/chromium",
         "base": api.base(),
         "pages": [
             "/console",
             "/console/topics",
+            format!("/console/topics?topic={TOPIC}"),
+            "/console/inbound",
             "/console/ahead",
             format!("/console/ahead?topic={TOPIC}"),
             format!("/console/tasks?topic={TOPIC}"),

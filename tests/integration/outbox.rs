@@ -423,15 +423,14 @@ async fn rows_have_the_rights_of_the_principal_of_their_outbox() {
         shop.run(&submit).await;
     }
     let file = AuthFile::new("outbox", "version = 1\n[anonymous]\nroles = []\n");
-    let flag = shop.flag();
-    let node = cluster.node_with(&["--outbox", &flag, "--auth-file", file.path()]).await;
+    let node = cluster.node_with(&["--outbox", &shop.flag(), "--auth-file", file.path()]).await;
     eventually("the rows wait for their principal", DEADLINE, async || {
         node.log().contains("the auth file has no principal")
     })
     .await;
     assert_eq!(shop.count("select count(*) from punctual.outbox").await, 2);
     let principal = format!(
-        "version = 1\n[principals.shop]\n\
+        "version = 1\n[anonymous]\noperate = true\n[principals.shop]\n\
          allow = [ {{ actions = [\"submit\"], topics = [{own:?}] }} ]\n"
     );
     std::fs::write(file.path(), principal).unwrap();
@@ -442,6 +441,8 @@ async fn rows_have_the_rights_of_the_principal_of_their_outbox() {
     let submitted = "select count(*) from task t join principal p on p.id = t.submitted_by
         where p.name = 'shop'";
     assert_eq!(cluster.count(submitted).await, 1);
+    let stored = r#"punctual_principal_tasks_submitted_total{principal="shop"}"#;
+    assert_eq!(node.api().metric(stored).await, 1.0);
 }
 
 /// An old transaction must neither lose rows nor make others wait.

@@ -95,6 +95,10 @@ async fn a_principal_and_the_topics_of_a_pattern_have_limits_in_the_auth_file() 
         .await;
     let refused = submit(&free, 1).await;
     assert!(refused.text.contains("this caller has"), "{}", refused.text);
+    let stored = r#"punctual_principal_tasks_submitted_total{principal="anonymous"}"#;
+    assert_eq!(api.metric(stored).await, 9.0);
+    let requests = r#"punctual_principal_requests_total{principal="anonymous",outcome="limited"}"#;
+    assert!(api.metric(requests).await >= 4.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

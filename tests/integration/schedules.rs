@@ -4,6 +4,7 @@ mod again;
 mod changes;
 mod command_line;
 mod guesses;
+mod limits;
 mod owners;
 mod policies;
 

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::access::limits::Limits;
+use crate::access::metrics::principals::PrincipalCounts;
 use crate::access::principal::{Fingerprint, Principal};
 use crate::access::rights::Rights;
 use crate::domain::{PrincipalName, Timestamp};
@@ -98,6 +99,8 @@ pub struct CertificateEntry {
     pub names: NamePattern,
     pub rights: Arc<Rights>,
     pub limits: Limits,
+    /// The counters of all callers of the entry together.
+    pub counts: PrincipalCounts,
 }
 
 /// Returns the principal of a certificate. None when no entry covers a name, or when entries cover
@@ -114,7 +117,7 @@ pub fn principal_of(entries: &[CertificateEntry], names: &[PeerName]) -> Option<
     let (PeerName::Uri(name) | PeerName::Dns(name), entry) = proven?;
     let name = PrincipalName::new(&format!("cert:{name}")).ok()?;
     let (rights, limits) = (entry.rights.clone(), entry.limits.clone());
-    Some(Arc::new(Principal { name, rights, limits }))
+    Some(Arc::new(Principal { name, rights, limits, counts: entry.counts.clone() }))
 }
 
 /// True for `scheme://host/path` of plain characters: without a query, a fragment, a user, an
@@ -154,6 +157,7 @@ mod tests {
             names: names.clone(),
             rights: Arc::default(),
             limits: Limits::default(),
+            counts: PrincipalCounts::default(),
         };
         patterns.iter().map(entry).collect()
     }

@@ -9,6 +9,7 @@ use super::limits;
 use super::reader::{Reader, Value};
 use super::roles::{GRANTS, Roles};
 use crate::access::credential::certificate::{CertificateEntry, NamePattern};
+use crate::access::metrics::principals::PrincipalCounts;
 
 /// Reads the entries of `[[certificate]]`.
 pub fn read(
@@ -34,7 +35,8 @@ pub fn read(
             let text = format!("another entry, {}, covers names of {names}", other.names);
             reader.problem(&at, text);
         }
-        entries.push(CertificateEntry { names, rights: Arc::new(grants.rights()), limits });
+        let (rights, counts) = (Arc::new(grants.rights()), PrincipalCounts::default());
+        entries.push(CertificateEntry { names, rights, limits, counts });
     }
     entries
 }

@@ -14,6 +14,7 @@ use super::roles::{GRANTS, Roles};
 use crate::access::credential::jwt::issuer::{ClaimMap, ClaimTest, Issuer};
 use crate::access::credential::jwt::keys::Algorithm;
 use crate::access::credential::jwt::slot::{KeySlot, KeySource, KeyUrl};
+use crate::access::metrics::principals::PrincipalCounts;
 use crate::domain::time::duration;
 
 const NAME_BYTES_MAX: usize = 32;
@@ -93,6 +94,7 @@ pub fn read(
             max_age,
             maps,
             limits,
+            counts: PrincipalCounts::default(),
             keys,
         };
         issuers.push((issuer, item.span()));

@@ -9,6 +9,7 @@ use super::limits;
 use super::reader::{Reader, Value};
 use super::roles::{GRANTS, Roles};
 use crate::access::credential::token::{TokenHash, TokenId};
+use crate::access::metrics::principals::PrincipalCounts;
 use crate::access::policy::TokenEntry;
 use crate::access::principal::Principal;
 use crate::domain::PrincipalName;
@@ -16,7 +17,7 @@ use crate::domain::PrincipalName;
 /// The longest name of a principal of the file, in bytes.
 const NAME_BYTES_MAX: usize = 100;
 
-/// The principals of a file and the tokens of all of them.
+/// The principals of a file in its order, and the tokens of all of them.
 #[derive(Default, Debug)]
 pub struct Principals {
     pub principals: Vec<Arc<Principal>>,
@@ -27,7 +28,9 @@ pub struct Principals {
 impl Principals {
     pub fn read(reader: &mut Reader<'_>, value: Option<&Value<'_>>, roles: &mut Roles) -> Self {
         let mut read = Self::default();
-        for (name, value) in reader.members(value, "principals") {
+        let mut members = reader.members(value, "principals");
+        members.sort_by_key(|(_name, value)| value.span().start);
+        for (name, value) in members {
             let named = principal_name(&name)
                 .map_err(|text| reader.problem(&value.span(), format!("{name:?}: {text}")));
             let Some(table) = reader.table(value, &format!("the principal {name:?}")) else {
@@ -41,7 +44,8 @@ impl Principals {
             let limits = limits::read(reader, table);
             let Ok(name) = named else { continue };
             let rights = Arc::new(grants.rights());
-            let principal = Arc::new(Principal { name, rights, limits });
+            let counts = PrincipalCounts::default();
+            let principal = Arc::new(Principal { name, rights, limits, counts });
             read.tokens(reader, (table, value), &principal);
             read.principals.push(principal);
         }

@@ -326,6 +326,15 @@ jwks_file = "a.json"
 }
 
 #[test]
+fn principals_are_in_the_order_of_the_file() {
+    let text = "version = 1\n[principals]\nd = { operate = true }\n[principals.b]\noperate = true\n\
+                [principals.c]\noperate = true\n[principals.a]\noperate = true\n";
+    let read = read_text(text).unwrap();
+    let names = read.policy.principals().iter().map(|principal| principal.name.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), ["d", "b", "c", "a"]);
+}
+
+#[test]
 fn limits_are_numbers_and_spans() {
     let text = r#"version = 1
 [principals.a]

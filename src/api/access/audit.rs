@@ -6,8 +6,10 @@ use std::net::IpAddr;
 use axum::http::{Method, StatusCode};
 use serde::Serialize;
 
+use super::outcomes::outcome_of;
 use super::required::Access;
 use super::trail::{Notes, Trail};
+use crate::access::PrincipalCounts;
 use crate::api::json::answers::DisplayJson;
 use crate::api::json::times::Rfc3339;
 use crate::api::openapi::operation::Operation;
@@ -70,6 +72,8 @@ pub struct AuditedRequest {
     pub is_unjudged: bool,
     /// True when too many such callers were denied.
     pub has_no_line: bool,
+    /// The counters of the caller, if the request counts there.
+    pub counts: Option<PrincipalCounts>,
 }
 
 impl AuditedRequest {
@@ -90,6 +94,14 @@ impl AuditedRequest {
             is_known: false,
             is_unjudged: false,
             has_no_line: false,
+            counts: None,
+        }
+    }
+
+    /// Counts the answer among those of the caller. `limit` is the limit that its problem names.
+    pub fn count(&self, status: StatusCode, limit: Option<&'static str>) {
+        if let Some(counts) = &self.counts {
+            counts.answered(outcome_of(status, limit));
         }
     }
 

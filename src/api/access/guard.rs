@@ -123,6 +123,11 @@ impl Guard {
         &self.trail
     }
 
+    /// Counts stored tasks of the caller, for the metrics.
+    pub fn count_submitted(&self, count: u64) {
+        self.caller.principal.counts.submitted(count);
+    }
+
     /// Notes the outcome of a check, and makes its problem. The caller has named the topic.
     fn checked<T>(&self, topic: &TopicName, permit: Result<T, Denied>) -> Result<T, Problem> {
         match permit {

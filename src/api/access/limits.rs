@@ -245,7 +245,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::access::{CredentialId, Principal};
+    use crate::access::{CredentialId, Principal, PrincipalCounts};
     use crate::domain::{Headers, PrincipalName, Record, TopicName};
 
     #[test]
@@ -256,7 +256,8 @@ mod tests {
             ..Limits::default()
         };
         let name = PrincipalName::new("ann").unwrap();
-        let principal = Arc::new(Principal { name, rights: Arc::default(), limits });
+        let (rights, counts) = (Arc::default(), PrincipalCounts::default());
+        let principal = Arc::new(Principal { name, rights, limits, counts });
         let caller = Caller { principal, credential: CredentialId::Anonymous, until: None };
         let now = Timestamp::from_millis(1_000_000);
         let kind = |due, bytes: usize| {

@@ -73,6 +73,7 @@ pub async fn replace(
     })?;
     if let Placed::Created(id) | Placed::Replaced(id) = placed {
         guard.trail().changed(&echo.topic, id);
+        guard.count_submitted(1);
     }
     match placed {
         Placed::Created(id) => Ok(created(id, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),

@@ -153,6 +153,9 @@ fn changed(
             Err(Problem::invalid("ends_at", detail))
         }
         ScheduleChange::Overtaken => Err(Problem::unavailable("other requests changed it")),
+        ScheduleChange::TooMany { schedules_max } => {
+            Err(Problem::too_many_schedules(schedules_max))
+        }
     }
 }
 
@@ -301,6 +304,7 @@ pub async fn trigger(
         .map_err(|refusal| of_refusal(refusal.with_reason(|reason| guard.tells(reason)), origin))?;
     let triggered = triggered.ok_or_else(Problem::schedule_not_found)?;
     guard.trail().changed(&topic, triggered.id);
+    guard.count_submitted(1);
     let shows_key = guard.shows(&topic) == Shows::All;
     let echo = Echo {
         topic,
@@ -356,6 +360,7 @@ pub async fn backfill(
     };
     if !wanted.is_dry_run {
         guard.trail().changed_many(&topic, done.made);
+        guard.count_submitted(done.made);
     }
     let json = BackfillJson {
         dry_run: wanted.is_dry_run,

@@ -71,6 +71,7 @@ pub async fn submit(
     guard.trail().names_id(accepted.id);
     if accepted.is_new {
         guard.trail().changed(&echo.topic, accepted.id);
+        guard.count_submitted(1);
         return Ok(created(accepted.id, &TaskJson::of_new(accepted.id, accepted.state, &echo)));
     }
     if !guard.reads(&echo.topic) {
@@ -162,7 +163,7 @@ pub async fn submit_batch(
         done.sort_by_key(|(index, _)| *index);
     }
     let done: Vec<DoneItem> = done.into_iter().map(|(_, item)| item).collect();
-    count(&shared.metrics, &done);
+    count((&shared.metrics, &guard), &done);
     let results: Vec<ItemJson<'_>> = done.iter().map(item_json).collect();
     let capacity = results.len().saturating_mul(RESULT_BYTES);
     Ok(answers::json_of(StatusCode::OK, &BatchJson { results }, capacity))
@@ -271,15 +272,16 @@ fn status_of(item: &DoneItem) -> StatusCode {
     }
 }
 
-/// Counts the tasks of a bulk submit by status, and each limit that rejected some of them once. The
-/// bulk submit itself is always answered 200.
-fn count(metrics: &ApiMetrics, done: &[DoneItem]) {
+/// Counts the tasks of a bulk submit by status, and each limit that rejected some of them once. New
+/// tasks also count for the caller. The bulk submit itself is always answered 200.
+fn count((metrics, guard): (&ApiMetrics, &Guard), done: &[DoneItem]) {
     let mut counts: BTreeMap<StatusCode, u64> = BTreeMap::new();
     let mut limits: BTreeSet<&'static str> = BTreeSet::new();
     for item in done {
         *counts.entry(status_of(item)).or_default() += 1;
         limits.extend(item.as_ref().err().and_then(Problem::limit));
     }
+    guard.count_submitted(counts.get(&StatusCode::CREATED).copied().unwrap_or_default());
     for (status, count) in counts {
         metrics.batch_tasks(status, count);
     }

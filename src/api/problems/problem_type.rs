@@ -283,6 +283,12 @@ problem_types! {
         then: "Correct one of the times, or leave `expires_at` out: a task without one does not \
                expire, unless the policy of its topic says so."
     }
+    TooManySchedules(422, "too-many-schedules", "The cluster has too many schedules") {
+        when: "The schedule would be new, and the cluster has as many as the node allows \
+               (`--schedules-max`); `detail` has the number. Nothing was stored.",
+        then: "Delete schedules that are not needed, or ask the operator for a higher limit. \
+               Schedules that exist can still be changed."
+    }
     RefusedValue(422, "refused-value", "The database refused a value") {
         when: "Postgres refused one of the task's values. The API should refuse every such value \
                itself.",

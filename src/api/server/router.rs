@@ -194,13 +194,14 @@ impl Api {
         let tell = |response: &mut Response| {
             let problem = response.extensions_mut().remove::<Arc<Problem>>();
             let kind = problem.as_ref().map(|problem| problem.kind());
+            let limit = problem.as_ref().and_then(|problem| problem.limit());
             let status = response.status();
             debug_assert!(
                 is_told(operation, kind, status),
                 "{route} {method} does not tell of {status}, {problem:?}"
             );
             if let Some(problem) = problem {
-                if let Some(limit) = problem.limit() {
+                if let Some(limit) = limit {
                     self.shared.metrics.rejected(limit);
                     if limit == BODY_MEMORY_SHARE {
                         self.log_refused_caller(limit, caller);
@@ -208,7 +209,7 @@ impl Api {
                 }
                 problem.write(response, id.as_str(), is_head);
             }
-            kind
+            (kind, limit)
         };
         let mut response = {
             // Pinned here, so that the large future is not moved once more.
@@ -218,15 +219,16 @@ impl Api {
         };
         self.throttle_denials(place.caller(), &mut audited, &mut response);
         // The problem is written before the size is measured: it may show a task with its payload.
-        let mut kind = tell(&mut response);
+        let (mut kind, mut limit) = tell(&mut response);
         let size = response.body().size_hint().lower();
         let has_changed_nothing = only_shows || response.status().is_client_error();
         if place.must_hold(size)
             && let Err(problem) = place.hold_answer(size, has_changed_nothing).await
         {
             response = problem.into_response();
-            kind = tell(&mut response);
+            (kind, limit) = tell(&mut response);
         }
+        audited.count(response.status(), limit);
         if let Err(problem) = audited.finish(response.status(), kind).await {
             response = problem.into_response();
             tell(&mut response);
@@ -304,6 +306,7 @@ impl Api {
         let mut audited =
             AuditedRequest::new(self.audit.as_ref(), id.as_str(), place.address(), asked);
         audited.is_known = self.is_known(caller);
+        audited.counts = Some(caller.principal.counts.clone());
         let policy = self.shared.policy.current();
         let guard = Guard::of(&policy, caller.clone(), access, &audited.trail);
         let begun = guard.and_then(|guard| {
@@ -324,9 +327,11 @@ impl Api {
         self.throttle_denials(place.caller(), &mut audited, &mut response);
         let problem = response.extensions_mut().remove::<Arc<Problem>>();
         let kind = problem.as_ref().map(|problem| problem.kind());
-        if let Some(limit) = problem.as_ref().and_then(|problem| problem.limit()) {
+        let limit = problem.as_ref().and_then(|problem| problem.limit());
+        if let Some(limit) = limit {
             self.shared.metrics.rejected(limit);
         }
+        audited.count(response.status(), limit);
         audited.finish(response.status(), kind).await?;
         problem.map_or(Ok(response), Err)
     }
@@ -473,6 +478,9 @@ impl Api {
                 audited.is_unjudged = denied.kind() == ProblemType::Unavailable;
             })?;
         audited.is_known = self.is_known(&caller);
+        if purpose == PlacePurpose::Work {
+            audited.counts = Some(caller.principal.counts.clone());
+        }
         let guard = Guard::of(&policy, caller, access, &audited.trail)?;
         if purpose == PlacePurpose::Work {
             let reading = Reading::of(operation, request.method());

@@ -7,6 +7,7 @@ use super::{Core, Site};
 use crate::domain::PrincipalName;
 use crate::node::requests::answers::{AnswerLane, Answers};
 use crate::node::requests::canceller::Canceller;
+use crate::node::requests::connections::principal_turns::PrincipalTurns;
 use crate::node::requests::connections::{Connections, Pools};
 use crate::node::requests::group_commit::named_store::NamedStore;
 use crate::node::requests::group_commit::{self, GroupCommit, GroupCommitParts};
@@ -39,6 +40,8 @@ pub(super) struct RequestStores {
     pub replaces: Arc<Replaces>,
     pub look_up: Arc<LookUp>,
     look_up_turns: Arc<Turns<PrincipalName>>,
+    /// The turns of principals at the connections of lists, schedules, topics and callbacks.
+    pub turns: Arc<PrincipalTurns>,
     connections: Connections,
 }
 
@@ -50,6 +53,7 @@ impl Site<'_> {
             replaces: Arc::new(Replaces::new(postgres, retention, REPLACES_MAX)),
             look_up: Arc::new(LookUp::new(postgres, &self.cluster, LOOK_UPS_MAX)),
             look_up_turns: Arc::new(Turns::new(LOOK_UPS_MAX)),
+            turns: Arc::default(),
             connections: Connections::default(),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::requests::RequestStores;
 use super::{Core, Site};
 use crate::callbacks::SigningKeys;
 use crate::callbacks::keeper::{CallbackKeeper, CallbackParts};
@@ -21,10 +22,10 @@ use crate::postgres::lists::listing::Listing;
 use crate::postgres::schedules::Schedules;
 use crate::postgres::schedules::make::RunMaker;
 use crate::postgres::tasks::look_up::LookUp;
-use crate::postgres::tasks::replace::Replaces;
 use crate::shutdown::TaskFailure;
 
-/// Maximum number of connections for calls about schedules.
+/// Maximum number of connections for calls about schedules. One principal uses one of them at a
+/// time, also below.
 const SCHEDULES_MAX: usize = 2;
 
 /// Maximum number of connections for lists, and for dead letters.
@@ -33,7 +34,7 @@ const DEAD_LETTERS_MAX: usize = 2;
 
 impl Site<'_> {
     /// Starts to make runs, and returns the service for schedules.
-    pub(super) fn start_schedules(&self, core: &Core) -> ScheduleService {
+    pub(super) fn start_schedules(&self, core: &Core, stores: &RequestStores) -> ScheduleService {
         let (parts, retention) = (self.parts, &self.settings.retention);
         let (keeper, new) = RunKeeper::new(
             Arc::clone(&core.shared),
@@ -42,9 +43,14 @@ impl Site<'_> {
             parts.schedule_metrics.clone(),
         );
         self.tasks.spawn("make runs", keeper.run(self.tasks.draining.clone()));
-        let store = Schedules::new(&parts.postgres, SCHEDULES_MAX);
-        let name_retention = retention.names;
-        ScheduleService { shared: Arc::clone(&core.shared), store, new, name_retention }
+        let limit = self.settings.limits.schedules_max;
+        ScheduleService {
+            shared: Arc::clone(&core.shared),
+            store: Schedules::new(&parts.postgres, SCHEDULES_MAX, limit),
+            turns: Arc::clone(&stores.turns),
+            new,
+            name_retention: retention.names,
+        }
     }
 
     /// Returns the service that reads topics for consumers without Kafka.
@@ -87,8 +93,9 @@ impl Site<'_> {
     }
 
     /// Returns the service for topics.
-    pub(super) fn topic_service(&self, core: &Core) -> TopicService {
-        TopicService::new(Arc::clone(&core.shared), &self.parts.postgres)
+    pub(super) fn topic_service(&self, core: &Core, stores: &RequestStores) -> TopicService {
+        let turns = Arc::clone(&stores.turns);
+        TopicService::new(Arc::clone(&core.shared), &self.parts.postgres, turns)
     }
 
     /// Returns the services for lists and dead letters, and for changes of many tasks.
@@ -96,24 +103,21 @@ impl Site<'_> {
         &self,
         shared: &Arc<NodeShared>,
         counter: Arc<TaskCounter>,
-        replaces: &Arc<Replaces>,
+        stores: &RequestStores,
     ) -> (Lists, Bulks) {
         let (postgres, cluster) = (&self.parts.postgres, &self.cluster);
         let listing = Arc::new(Listing::new(postgres, cluster, LISTS_MAX));
         let dead_letters =
             Arc::new(DeadLetters::new(postgres, self.settings.retention.names, DEAD_LETTERS_MAX));
-        let lists = Lists {
-            listing: Arc::clone(&listing),
-            dead_letters: Arc::clone(&dead_letters),
-            counter,
-            metrics: self.parts.metrics.clone(),
-        };
+        let metrics = self.parts.metrics.clone();
+        let lists = Lists::new((&listing, &dead_letters), counter, metrics, &stores.turns);
         let bulks = Bulks {
             listing,
             dead_letters,
             cancels: CancelMany::new(postgres, self.settings.retention.names),
-            replaces: Arc::clone(replaces),
+            replaces: Arc::clone(&stores.replaces),
             shared: Arc::clone(shared),
+            turns: Arc::clone(&stores.turns),
             request_deadline: self.settings.limits.request_timeout,
         };
         (lists, bulks)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use az::SaturatingAs as _;
 
-use super::{Carried, Carrier, DRAWS_MAX, NewItem, Stop};
+use super::{Carried, Carrier, NewItem, Stop};
 use crate::api::access::turns::AuditedTurn;
 use crate::api::inbound;
 use crate::clock;
@@ -70,13 +70,10 @@ impl Carrier {
         piece: &mut [NewItem],
         turn: &mut AuditedTurn,
     ) -> Result<(), StoreError> {
-        let (mut tries, mut draws) = (Tries::default(), 0);
+        let mut tries = Tries::default();
         loop {
             match self.try_submit(precondition, piece, turn).await {
-                Err(StoreError::Postgres(error))
-                    if error.is_duplicate_key() && draws < DRAWS_MAX =>
-                {
-                    draws += 1;
+                Err(StoreError::Postgres(error)) if tries.draws_again(&error) => {
                     assign_ids(&self.shared, piece.iter_mut().map(|new| &mut new.task));
                 }
                 Err(StoreError::Postgres(error)) if tries.again(&error) => {}
@@ -142,6 +139,7 @@ impl Carrier {
             (placed.items.len(), placed.named.len().saturating_sub(won.len()));
         self.shared.group_stored(count, count.saturating_sub(known_count), stamp, began_at);
         self.shared.metrics.names_known.inc_by(known_count.saturating_as::<u64>());
+        self.count_submitted(count.saturating_sub(known_count).saturating_as());
         for task in placed.stored(&won) {
             turn.changed("submit", &task.record.topic, Some(task.id));
         }

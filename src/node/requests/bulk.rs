@@ -1,12 +1,14 @@
 //! Changes dead letters, and many tasks at once. Each change is made in pieces that are committed
 //! one by one, so a call has limits in rows and in time. A call counts only the changes of its own
-//! commits.
+//! commits. Each piece has a turn of its principal, so that the calls of one principal do not make
+//! the lists and calls of others wait.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use az::SaturatingAs as _;
 
+use super::connections::principal_turns::{CallKind, NoTurn, PrincipalTurn, PrincipalTurns};
 use super::postgres_failures::{Tries, retrying, unavailable_of, unavailable_of_read};
 use super::replacer::{moved, place_of};
 use crate::access::Principal;
@@ -40,6 +42,7 @@ pub struct Bulks {
     pub cancels: CancelMany,
     pub replaces: Arc<Replaces>,
     pub shared: Arc<NodeShared>,
+    pub turns: Arc<PrincipalTurns>,
     /// The deadline of a request. A call ends at half of the deadline: otherwise the caller would
     /// not learn how much was done.
     pub request_deadline: Duration,
@@ -62,6 +65,8 @@ impl DeadLetterRight for permit::Drop {
 struct CallProgress<'a> {
     bulk: &'a BulkSelection,
     begins_until: Monotonic,
+    /// `None` once the first piece has waited for its turn.
+    first_turn_within: Option<Duration>,
     task_count: u64,
     has_ended: bool,
 }
@@ -82,8 +87,15 @@ impl Drop for CallProgress<'_> {
 
 impl<'a> CallProgress<'a> {
     fn new(bulk: &'a BulkSelection, request_deadline: Duration) -> Self {
-        let begins_until = clock::monotonic().plus(SPAN_MAX.min(request_deadline / 2));
-        Self { bulk, begins_until, task_count: 0, has_ended: false }
+        let span = SPAN_MAX.min(request_deadline / 2);
+        let begins_until = clock::monotonic().plus(span);
+        Self {
+            bulk,
+            begins_until,
+            first_turn_within: Some(span / 2),
+            task_count: 0,
+            has_ended: false,
+        }
     }
 
     fn room(&self) -> u64 {
@@ -92,6 +104,13 @@ impl<'a> CallProgress<'a> {
 
     fn has_time(&self) -> bool {
         clock::monotonic() < self.begins_until
+    }
+
+    /// Returns how long the next piece may wait for its turn. The first one leaves half of the span
+    /// to the work. The others leave the time to report the pieces before them.
+    fn turn_within(&mut self) -> Duration {
+        let rest = self.begins_until.since(clock::monotonic());
+        self.first_turn_within.take().unwrap_or(rest)
     }
 
     /// Ends the call with an error. Earlier pieces stay done. The answer reports them, and that
@@ -129,6 +148,16 @@ impl<'a> CallProgress<'a> {
         } else {
             Ok(self.with_more(searched_to))
         }
+    }
+
+    /// Ends the call without a turn for its next piece. The earlier pieces are certain.
+    fn end_without_turn(
+        mut self,
+        no_turn: NoTurn,
+        searched_to: Option<Cursor>,
+    ) -> Result<BulkDone, Unavailable> {
+        self.has_ended = true;
+        if self.task_count == 0 { Err(no_turn.into()) } else { Ok(self.with_more(searched_to)) }
     }
 
     /// Ends the call: too many names begin with its prefix.
@@ -201,6 +230,17 @@ impl Bulks {
         self.change_pending(PendingChange::Move(shift), bulk).await
     }
 
+    /// Waits for the turn of the next piece.
+    async fn turn(
+        &self,
+        progress: &mut CallProgress<'_>,
+        kind: CallKind,
+    ) -> Result<PrincipalTurn<'_>, NoTurn> {
+        let within = progress.turn_within();
+        let taking = self.turns.take(progress.bulk.principal(), kind);
+        tokio::time::timeout(within, taking).await.unwrap_or(Err(NoTurn(kind.limit())))
+    }
+
     /// Changes or counts all selected pending tasks, page by page.
     async fn change_pending(
         &self,
@@ -212,6 +252,10 @@ impl Bulks {
         loop {
             // One task beyond the limit is looked for.
             let limit = usize::try_from(progress.room()).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX);
+            let turn = match self.turn(&mut progress, CallKind::Tasks).await {
+                Ok(turn) => turn,
+                Err(no_turn) => return progress.end_without_turn(no_turn, from),
+            };
             let mut page = match self.select(&selection, from, limit).await {
                 Ok(Selected::Page(page)) => page,
                 Ok(Selected::TooManyNames) => return Err(progress.refuse_prefix()),
@@ -240,6 +284,12 @@ impl Bulks {
                         cancelled.map_err(|error| PageError { error, from })
                     }
                     PendingChange::Move(shift) => {
+                        // Other connections move the tasks, for up to 5 s.
+                        drop(turn);
+                        let _turn = match self.turn(&mut progress, CallKind::Moves).await {
+                            Ok(turn) => turn,
+                            Err(no_turn) => return progress.end_without_turn(no_turn, from),
+                        };
                         self.move_page(shift, (&page, from), &mut progress).await
                     }
                 };
@@ -341,6 +391,7 @@ impl Bulks {
         let all = DueRange::of(&bulk.selection());
         let mut from = bulk.from;
         if bulk.is_dry_run {
+            let _turn = self.turns.take(bulk.principal(), CallKind::DeadLetters).await?;
             return self.count_dead(topic, all.behind(from)).await.map_err(unavailable_of_read);
         }
         let by = self.number_of(bulk.principal()).await?;
@@ -349,6 +400,10 @@ impl Bulks {
         // Each piece begins behind the one before: a redriven task may have died again, and under
         // an old snapshot the index still has all the changed rows.
         while progress.room() > 0 {
+            let turn = match self.turn(&mut progress, CallKind::DeadLetters).await {
+                Ok(turn) => turn,
+                Err(no_turn) => return progress.end_without_turn(no_turn, from),
+            };
             let changed = match self
                 .dead_letters
                 .change_some((change, by), (topic, to), all.behind(from), progress.room())
@@ -358,6 +413,7 @@ impl Bulks {
                 Err(error) => return progress.end_with(&error, from),
                 Ok(changed) => changed,
             };
+            drop(turn);
             let Some(last) = changed.last else { break };
             from = Some(Cursor { after: last });
             progress.task_count += match change {
@@ -372,6 +428,10 @@ impl Bulks {
         // also includes skipped ones: another transaction had them locked and may have left them.
         // (A redriven task may have died again, so starting over with it would never end.)
         let passed_by = (change == DeadLetterChange::Drop).then_some((all, None));
+        let _turn = match self.turn(&mut progress, CallKind::DeadLetters).await {
+            Ok(turn) => turn,
+            Err(no_turn) => return progress.end_without_turn(no_turn, from),
+        };
         for (rest, searched_to) in [(all.behind(from), from)].into_iter().chain(passed_by) {
             match self.dead_letters.ids(topic, rest, 1).await {
                 Ok(left) if left.is_empty() => {}
@@ -403,6 +463,7 @@ impl Bulks {
     ) -> Result<Option<TaskView>, Unavailable> {
         let by = self.number_of(permit.principal()).await?;
         let from = (permit.id(), permit.topic());
+        let _turn = self.turns.take(permit.principal(), CallKind::DeadLetters).await?;
         let redriven = retrying(|| self.dead_letters.redrive_to(from, by, to)).await?;
         Ok(redriven.map(|redriven| {
             self.redriven(&[redriven.row]);
@@ -417,6 +478,7 @@ impl Bulks {
     ) -> Result<Option<TaskView>, Unavailable> {
         let by = self.number_of(permit.principal()).await?;
         let of = (permit.id(), permit.topic());
+        let _turn = self.turns.take(permit.principal(), CallKind::DeadLetters).await?;
         let dropped = retrying(|| self.dead_letters.discard(of, by)).await?;
         self.dropped(usize::from(dropped.is_some()));
         Ok(dropped)
@@ -458,6 +520,26 @@ fn is_moved_by(shift: Shift, due_at: Timestamp, now: Timestamp) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::permit::BulkPermit;
+    use crate::access::{Caller, Rights};
+    use crate::node::messages::BulkRange;
+
+    #[test]
+    fn a_call_without_a_turn_for_its_next_piece_reports_the_pieces_before() {
+        let caller = Caller::anonymous(Rights::everything());
+        let topic = TopicName::new("t").unwrap();
+        let permit = BulkPermit::<permit::Move>::on(&caller, &topic, false).unwrap();
+        let range = BulkRange { due_from: None, due_to: None, choice: None, from: None };
+        let bulk = BulkSelection::new(&permit, range);
+        let ended = |task_count| {
+            let mut progress = CallProgress::new(&bulk, Duration::from_secs(1));
+            progress.task_count = task_count;
+            progress.end_without_turn(NoTurn("lists_share"), None)
+        };
+        assert_eq!(ended(0), Err(Unavailable::Busy { limit: "lists_share" }));
+        let done = BulkDone { task_count: 3, has_more: true, searched_to: None };
+        assert_eq!(ended(3), Ok(done));
+    }
 
     #[test]
     fn a_move_leaves_tasks_alone_that_are_due_at_their_new_times_already() {

@@ -3,7 +3,9 @@
 //!
 //! A connection opened at its first use may find none free, long after the node has reported ready.
 //! The owner of a connection therefore checks every two seconds, also without use, and opens a lost
-//! connection again.
+//! connection again. [`principal_turns`] shares the connections among callers.
+
+pub mod principal_turns;
 
 use std::fmt;
 use std::future::Future;

@@ -9,11 +9,15 @@ use crate::postgres::PostgresError;
 
 /// The total number of tries for a call that gives way to other transactions.
 const TRIES_MAX: usize = 5;
+/// The maximum number of times that ids are drawn again when one is taken. More collisions cannot
+/// be chance.
+const DRAWS_MAX: usize = 3;
 
 /// Counts how often a call has failed in a way that a retry may mend.
 #[derive(Debug, Default)]
 pub struct Tries {
     failed_count: usize,
+    drawn_count: usize,
 }
 
 impl Tries {
@@ -31,6 +35,16 @@ impl Tries {
                 tries = self.failed_count,
                 "a statement gave way to another transaction; retrying"
             );
+        }
+        is_again
+    }
+
+    /// Returns true when a call that failed with `error` must be retried with new ids: another task
+    /// has one of them, and they were not drawn too often.
+    pub fn draws_again(&mut self, error: &PostgresError) -> bool {
+        let is_again = error.is_duplicate_key() && self.drawn_count < DRAWS_MAX;
+        if is_again {
+            self.drawn_count += 1;
         }
         is_again
     }
@@ -105,5 +119,6 @@ mod tests {
         assert_eq!([(); 5].map(|()| tries.again(&gave_way)), [true, true, true, true, false]);
         let unanswered = PostgresError::Unanswered { what: what(), source: Cause::Fact("cut") };
         assert!(!Tries::default().again(&unanswered));
+        assert!(!Tries::default().draws_again(&gave_way), "no id is taken");
     }
 }

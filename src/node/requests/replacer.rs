@@ -50,12 +50,12 @@ enum Changed {
 /// The turns of a change: of its task, and of its principal.
 type ChangeTurns<'a> = (Turn<'a, Changed>, Turn<'a, PrincipalName>);
 
-/// The state of a name's task that was not found where it could be removed.
-#[derive(Debug)]
-pub enum NameFinding {
-    Final,
-    TooLate(Placed),
-    Moving,
+/// The reads of a name's task that was not found where it could be removed.
+#[derive(Debug, Default)]
+pub struct NameReads {
+    /// The row of a final task, whose entry the next try takes.
+    pub over: Option<TaskId>,
+    reads: Reads,
 }
 
 impl Replacer {
@@ -82,28 +82,22 @@ impl Replacer {
             Some(name) => Changed::Name(task.record.topic.clone(), name.clone()),
             None => Changed::Task(task.id),
         };
-        let mut over: Option<TaskId> = None;
-        let mut reads = Reads::default();
+        let mut reads = NameReads::default();
         assign_ids(&self.shared, [&mut task]);
         for _try in 0..TRIES_MAX {
             let turns = self.turns(&changed, by).await;
             let turns = turns.map_err(|limit| Refusal::Busy { limit })?;
             clamp(&mut task, self.shared.now());
-            let tried = self.try_replace(&task, over, condition).await;
+            let tried = self.try_replace(&task, reads.over, condition).await;
             drop(turns);
             match tried {
                 Ok(Replacement::Created) => return Ok(Placed::Created(task.id)),
-                Ok(Replacement::Replaced) => {
-                    self.shared.metrics.replaced.inc();
-                    return Ok(Placed::Replaced(task.id));
-                }
+                Ok(Replacement::Replaced) => return Ok(Placed::Replaced(task.id)),
                 Ok(Replacement::Overtaken) => {}
                 Ok(Replacement::Unmet(current)) => return Ok(Placed::Unmet(current)),
                 Ok(Replacement::Gone(entry)) => {
-                    match finding_of(entry, look_up, reads.next_is_last()).await? {
-                        NameFinding::Final => over = Some(entry.row),
-                        NameFinding::TooLate(placed) => return Ok(placed),
-                        NameFinding::Moving => moving::pause().await,
+                    if let Some(task) = reads.too_late(entry, look_up).await? {
+                        return Ok(Placed::TooLate(task));
                     }
                 }
                 Err(error) if error.is_duplicate_key() => assign_ids(&self.shared, [&mut task]),
@@ -200,9 +194,7 @@ impl Replacer {
             Placer::new(&self.shared, self.shared.now()).table_of(task) == Destination::Far;
         let replacement = self.replaces.replace(task, is_far, over, condition).await?;
         if matches!(replacement, Replacement::Created | Replacement::Replaced) {
-            self.shared.metrics.submitted.inc();
-            let near = (!is_far).then_some(task.id);
-            self.shared.claim_late(IdRange::spanning(near));
+            placed(&self.shared, task, is_far, replacement == Replacement::Replaced);
         }
         Ok(replacement)
     }
@@ -221,36 +213,49 @@ pub fn place_of(shared: &NodeShared, due_at: Timestamp) -> NewPlace {
     }
 }
 
+/// Counts a task that was placed under its name, and has it claimed at once if it is due soon.
+pub fn placed(shared: &NodeShared, task: &NewTask, is_far: bool, replaces: bool) {
+    shared.metrics.submitted.inc();
+    if replaces {
+        shared.metrics.replaced.inc();
+    }
+    shared.claim_late(IdRange::spanning((!is_far).then_some(task.id)));
+}
+
 /// Counts a moved task, and has it claimed at once if it is due soon.
 pub fn moved(shared: &NodeShared, row: TaskId) {
     shared.metrics.moved.inc();
     shared.claim_late(IdRange::spanning([row]));
 }
 
-/// Reads the task of a name that was not found where it could be removed.
-pub async fn finding_of(
-    entry: NameEntry,
-    look_up: &LookUp,
-    is_last: bool,
-) -> Result<NameFinding, Refusal> {
-    let view = look_up.task(entry.id).await.map_err(refusal_of_read)?;
-    Ok(match view {
-        // No trace of the task is left: it has been final for longer than receipts are kept.
-        None => NameFinding::Final,
-        Some(view) => match view.state {
-            TaskState::Finished if view.is_in_flight() => {
-                NameFinding::TooLate(Placed::TooLate(Box::new(view)))
-            }
+impl NameReads {
+    /// Reads the task of an entry. Returns the task if it is too late to replace it. Otherwise the
+    /// next try may succeed: the task is final, or it was being moved, and a pause is over.
+    pub async fn too_late(
+        &mut self,
+        entry: NameEntry,
+        look_up: &LookUp,
+    ) -> Result<Option<Box<TaskView>>, Refusal> {
+        let is_last = self.reads.next_is_last();
+        let view = look_up.task(entry.id).await.map_err(refusal_of_read)?;
+        let Some(view) = view else {
+            // No trace of the task is left: it has been final for longer than receipts are kept.
+            self.over = Some(entry.row);
+            return Ok(None);
+        };
+        match view.state {
+            TaskState::Finished if view.is_in_flight() => return Ok(Some(Box::new(view))),
             TaskState::Published
             | TaskState::Finished
             | TaskState::Cancelled
             | TaskState::Dead
-            | TaskState::Expired => NameFinding::Final,
-            TaskState::Scheduled if !is_last => NameFinding::Moving,
+            | TaskState::Expired => self.over = Some(entry.row),
+            TaskState::Scheduled if !is_last => moving::pause().await,
             TaskState::Scheduled
             | TaskState::Claimed
             | TaskState::Awaiting
-            | TaskState::Retrying => NameFinding::TooLate(Placed::TooLate(Box::new(view))),
-        },
-    })
+            | TaskState::Retrying => return Ok(Some(Box::new(view))),
+        }
+        Ok(None)
+    }
 }

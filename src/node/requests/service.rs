@@ -383,12 +383,12 @@ impl Service {
         debug_assert_eq!(permit.grant().map(Grant::topic), Some(topic));
         answer_by_model!(self, model => Ok(model.topics.find(topic).into()));
         let parts = self.opened()?;
-        let stored = parts.topics.find(topic).await?;
+        let stored = parts.topics.find(permit.principal(), topic).await?;
         let pending = Box::pin(parts.lists.counts(permit, None)).await?.pending;
         Ok(TopicView {
             stored,
             pending: Some(pending),
-            in_flight: Some(parts.topics.in_flight(topic).await?),
+            in_flight: Some(parts.topics.in_flight(permit.principal(), topic).await?),
             unavailable: parts.reporter.unavailable(topic),
         })
     }
@@ -404,8 +404,8 @@ impl Service {
         answer_by_model!(self, model => Ok(model.topics.list(permit, after, limit)));
         let parts = self.opened()?;
         let counted = Box::pin(parts.lists.topic_counts(permit)).await?;
-        let stored = parts.topics.all_or_former().await?;
-        let dead = parts.lists.dead_topics(after).await?;
+        let stored = parts.topics.all_or_former(permit.principal()).await?;
+        let dead = parts.lists.dead_topics(permit.principal(), after).await?;
         let mut topics: BTreeMap<TopicName, TopicView> = BTreeMap::new();
         topics.extend(counted.into_iter().map(|(topic, figure)| {
             let stored = StoredTopic::plain(topic.clone());
@@ -446,7 +446,7 @@ impl Service {
         let changed = parts.topics.change(permit, change).await?;
         // The pause is committed, whatever becomes of the count.
         let in_flight = match is_pause {
-            true => parts.topics.in_flight(permit.topic()).await.ok(),
+            true => parts.topics.in_flight(permit.principal(), permit.topic()).await.ok(),
             false => None,
         };
         Ok(ChangedTopic { changed, in_flight })
@@ -461,19 +461,22 @@ impl Service {
         range: PageRange,
     ) -> Result<Page, Unavailable> {
         debug_assert_eq!(permit.grant().map(Grant::topic), selection.topic.as_ref());
-        let mut page = self.page(list, selection, range).await?;
+        let mut page = self.page(permit, list, selection, range).await?;
         page.tasks.retain(|task| permit.covers(&task.topic));
         Ok(page)
     }
 
     async fn page(
         &self,
+        permit: &ListPermit,
         list: List,
         selection: &Selection,
-        PageRange { from, limit }: PageRange,
+        range: PageRange,
     ) -> Result<Page, Unavailable> {
-        answer_by_model!(self, model => model.list(list, selection, from, limit).await);
-        self.opened()?.lists.list(list, selection, from, limit).await
+        answer_by_model!(self, model => {
+            model.list(list, selection, range.from, range.limit).await
+        });
+        self.opened()?.lists.list(permit.principal(), list, selection, range).await
     }
 
     /// Returns the number of pending tasks, of one topic or of all that the caller may see.
@@ -490,13 +493,12 @@ impl Service {
     /// the topic, or there are tasks or dead letters. `None` means unknown. `searched` is a list
     /// that was searched for the topic without any other filter, and has no entry.
     pub async fn knows_topic(&self, grant: &Grant, searched: Option<List>) -> Option<bool> {
-        let topic = grant.topic();
-        answer_by_model!(self, model => model.knows_topic(topic));
+        answer_by_model!(self, model => model.knows_topic(grant.topic()));
         if self.kafka_has_topic(grant).await? {
             return Some(true);
         }
         let lists = &self.opened().ok()?.lists;
-        Box::pin(lists.have_topic(topic, searched)).await
+        Box::pin(lists.have_topic(grant, searched)).await
     }
 
     /// Returns true when the node may have had to do with a topic that Kafka lacks: its records
@@ -507,8 +509,8 @@ impl Service {
         answer_by_model!(self, model => model.knows_topic(topic) == Some(true));
         let Ok(parts) = self.opened() else { return true };
         parts.reporter.unavailable(topic).is_some()
-            || parts.topics.find(topic).await.map_or(true, |stored| stored.revision > 0)
-            || Box::pin(parts.lists.counts_topic(topic)).await.unwrap_or(true)
+            || parts.topics.had_policy(grant).await.unwrap_or(true)
+            || Box::pin(parts.lists.counts_topic(grant)).await.unwrap_or(true)
     }
 
     /// Returns whether Kafka has the topic of a grant. `None` means unknown: the caller is at the

@@ -16,6 +16,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use super::Schedules;
+use super::limit::ScheduleLimit;
 use super::read::{AHEAD, NOW, TAKEN, without_ended};
 use super::row::{SPECIFICATION, all_columns, bind, schedule_of};
 use super::withdraw::{RunsOf, Withdrawal, shards_of_runs, withdraw};
@@ -69,9 +70,6 @@ from schedule where topic = $1 and name = $2 for update"
     )
 }
 
-const TIME: &str = "-- the time for a schedule
-select (extract(epoch from clock_timestamp()) * 1000000)::bigint";
-
 /// The due time of a run decides whether it is claimed: a run may have been made with a smaller
 /// spread than that of the schedule. The first id of a run has its due time. The runs that are not
 /// due yet come first in this order, and they are few.
@@ -118,7 +116,8 @@ impl Schedules {
     /// other error it has not.
     pub async fn put(&self, new: NewSchedule<'_>) -> Result<ScheduleChange, PostgresError> {
         let keys = &self.keys.current();
-        self.pool.run("store a schedule", async |open| put(open, new, keys).await).await
+        let statement = async |open: &mut PgConnection| put(open, new, keys, &self.limit).await;
+        self.pool.run("store a schedule", statement).await
     }
 
     /// Pauses or resumes a schedule. For errors see [`Self::put`].
@@ -180,6 +179,7 @@ async fn put(
     open: &mut PgConnection,
     new: NewSchedule<'_>,
     keys: &KeySet,
+    limit: &ScheduleLimit,
 ) -> Result<ScheduleChange, sqlx::Error> {
     let mut transaction = open.begin().await?;
     let schedule = new.schedule;
@@ -197,7 +197,7 @@ async fn put(
                 None => ScheduleChange::NoRun,
             }
         }
-        None => create(&mut transaction, new, keys).await?,
+        None => create(&mut transaction, new, keys, limit).await?,
     };
     let is_done = matches!(done, ScheduleChange::Created(_) | ScheduleChange::Changed(_));
     if is_done && !new.is_dry_run {
@@ -212,9 +212,12 @@ async fn create(
     open: &mut PgConnection,
     new: NewSchedule<'_>,
     keys: &KeySet,
+    limit: &ScheduleLimit,
 ) -> Result<ScheduleChange, sqlx::Error> {
-    let now: i64 = sqlx::query_scalar(TIME).fetch_one(&mut *open).await?;
-    let now = Timestamp::from_micros(now);
+    let now = match limit.time_with_room(&mut *open).await? {
+        Ok(now) => now,
+        Err(schedules_max) => return Ok(ScheduleChange::TooMany { schedules_max }),
+    };
     let schedule = new.schedule;
     let next = schedule.specification.next_after(now, 0);
     let Some(next) = next else { return Ok(ScheduleChange::NoRun) };

@@ -15,6 +15,7 @@ use super::keys::{Algorithm, Found, KeySet};
 use super::members::Members;
 use super::slot::{KeySlot, Unknown};
 use crate::access::limits::Limits;
+use crate::access::metrics::principals::PrincipalCounts;
 use crate::access::principal::{Caller, CredentialId, Fingerprint, Principal};
 use crate::access::rights::Grants;
 use crate::domain::{PrincipalName, Timestamp};
@@ -44,6 +45,8 @@ pub struct Issuer {
     pub maps: Vec<ClaimMap>,
     /// The limits of each principal.
     pub limits: Limits,
+    /// The counters of all principals together.
+    pub counts: PrincipalCounts,
     pub keys: Arc<KeySlot>,
 }
 
@@ -233,7 +236,7 @@ impl Issuer {
             grants.extend(&map.grants);
         }
         let (rights, limits) = (Arc::new(grants.rights()), self.limits.clone());
-        let principal = Principal { name, rights, limits };
+        let principal = Principal { name, rights, limits, counts: self.counts.clone() };
         Ok(Proven { principal, until })
     }
 }
@@ -322,6 +325,7 @@ mod tests {
                     map("groups", ClaimTest::Contains("sre".into()), grants(Action::Read, true)),
                 ],
                 limits: Limits::default(),
+                counts: PrincipalCounts::default(),
                 keys: Arc::new(keys),
             };
             Self { issuers: Issuers::new(vec![issuer]), key, jwk }
@@ -394,6 +398,18 @@ mod tests {
         let alone = with(with(claims(), "sub", json!("x")), "groups", json!("sre"));
         let alone = world.identify(&world.token(&header(), &alone)).unwrap().principal;
         assert!(alone.rights.operates());
+    }
+
+    #[test]
+    fn all_principals_of_an_issuer_count_together() {
+        let world = World::new();
+        for subject in ["orders", "mails"] {
+            let token = world.token(&header(), &with(claims(), "sub", json!(subject)));
+            for _first_and_remembered in 0..2 {
+                let principal = world.identify(&token).unwrap().principal;
+                assert_eq!(principal.counts, world.issuers.all()[0].counts, "{subject}");
+            }
+        }
     }
 
     #[test]

@@ -118,6 +118,7 @@ pub const PUT: Operation = Operation {
         P::RecordTooLarge,
         P::KeyRequired,
         P::TooFarAhead,
+        P::TooManySchedules,
         P::RefusedValue,
         P::TooManyPending,
         P::Unavailable,

@@ -86,6 +86,15 @@ impl Problem {
         Self { limit: Some("pending_max"), ..Self::new(ProblemType::TooManyPending, detail) }
     }
 
+    /// Makes the problem of a new schedule when the cluster has as many as it may have.
+    pub fn too_many_schedules(schedules_max: u64) -> Self {
+        let detail = format!(
+            "nothing is stored: the cluster has {schedules_max} schedules already, as many as it \
+             may have (--schedules-max); delete some, or ask the operator for a higher limit"
+        );
+        Self { limit: Some("schedules_max"), ..Self::new(ProblemType::TooManySchedules, detail) }
+    }
+
     /// Makes the problem of a caller without a valid credential that was denied too often.
     pub fn denied_too_often(retry_after: Duration) -> Self {
         let detail = "nothing was done: too many requests from this address were denied within a \

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 
 use super::reader::Identified;
 use super::response::{refused, refused_of, show, status_of, to};
+use crate::access::permit::{Right as _, SetCallback};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::request::request_id::{REQUEST_ID, RequestId};
@@ -19,10 +20,10 @@ use crate::clock;
 use crate::console::action::outcome::{self, Outcome};
 use crate::console::action::{Action, Call, Fields};
 use crate::console::frame::{Answered, Page, Refused, Section, task_path};
-use crate::console::rates::Sample;
+use crate::console::rates::{Rates, Sample};
 use crate::console::tasks::Listed;
-use crate::console::{action, ahead, dead, now, schedules, tasks, topics};
-use crate::domain::TaskId;
+use crate::console::{action, ahead, dead, inbound, now, schedules, tasks, topics};
+use crate::domain::{TaskId, TopicName};
 
 /// Bytes of an answer that a page is made of. The largest one is a task.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -67,6 +68,18 @@ impl Calls<'_> {
         Ok(bytes.to_vec())
     }
 
+    /// Looks the callback of a topic up, if the reader may. A call without the right would count as
+    /// a denied one of the reader's address, and would be audited.
+    async fn callback(&self, topic: &str) -> Option<Answered> {
+        let rights = &self.identified.caller.principal.rights;
+        let topic = TopicName::new(topic).ok()?;
+        let has_rights = SetCallback::ACTIONS.iter().all(|action| rights.allows(*action, &topic));
+        if !has_rights {
+            return None;
+        }
+        Some(self.ask(&topics::callback::call(topic.as_str())).await)
+    }
+
     /// Takes a sample of the metrics of the node, if the reader may.
     async fn metrics(&self) -> Option<Sample> {
         let bytes = self.bytes(&Call::get("/metrics")).await.ok()?;
@@ -96,14 +109,19 @@ pub async fn show_page(
     let now = Some(api.shared().now());
     let topic = fields.get("topic");
     let (status, page) = match path {
-        [] if !identified.reader.has_now => return to(Section::Topics.path(), None),
-        [] => now_page(&calls).await,
+        [] | ["inbound"] if !identified.reader.has_now => {
+            return to(Section::Topics.path(), None);
+        }
+        [] => cluster_page(&calls, now::page).await,
+        ["inbound"] => cluster_page(&calls, inbound::page).await,
         ["topics"] => {
             let (counts, policies) = (topics::call(topic), topics::policies_call(topic));
             let rights = Call::get("/v1/whoami");
             let asks = (calls.ask(&counts), calls.ask(&policies), calls.ask(&rights));
-            let (counts, policies, rights) = tokio::join!(asks.0, asks.1, asks.2);
-            (of(&counts), topics::page(topic, &counts, &policies, &rights))
+            let (counts, policies, rights, callback) =
+                tokio::join!(asks.0, asks.1, asks.2, calls.callback(topic));
+            let page = topics::page(topic, &counts, &policies, &rights, callback.as_ref());
+            (of(&counts), page)
         }
         ["ahead"] => {
             let counts = calls.ask(&topics::call(topic)).await;
@@ -155,14 +173,18 @@ fn of(answer: &Answered) -> StatusCode {
     answer.as_ref().err().map_or(StatusCode::OK, status_of)
 }
 
-async fn now_page(calls: &Calls<'_>) -> (StatusCode, Page) {
+/// Returns a page that is made of the state of the cluster and of the metrics of the node.
+async fn cluster_page(
+    calls: &Calls<'_>,
+    written: fn(&Answered, Option<(&Sample, &Rates)>) -> Page,
+) -> (StatusCode, Page) {
     let cluster = calls.ask(&Call::get("/v1/cluster")).await;
     let sample = match &cluster {
         Ok(_) => calls.metrics().await,
         Err(_) => None,
     };
     let rates = sample.as_ref().map(|sample| calls.api.shared().samples.lock().compare(sample));
-    (of(&cluster), now::page(&cluster, sample.as_ref().zip(rates.as_ref())))
+    (of(&cluster), written(&cluster, sample.as_ref().zip(rates.as_ref())))
 }
 
 /// Returns the page of tasks, or the path of the one task that was asked for.

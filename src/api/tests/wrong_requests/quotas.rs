@@ -8,7 +8,7 @@ use crate::access::document::{self, NodeRules};
 use crate::access::limits::pending::{PendingCount, PendingFigures};
 use crate::clock;
 use crate::domain::{PrincipalName, TopicName};
-use crate::node::requests::service::model::NOW_MILLIS;
+use crate::node::requests::service::model::{NOW_MILLIS, SCHEDULES_MAX};
 
 /// An API with two principals of the same limits, and their tokens.
 struct Limited {
@@ -118,6 +118,34 @@ async fn runs_that_a_caller_asks_for_count_as_submits() {
     }
     let unknown = bare("POST", "/v1/schedules/t/other/trigger");
     assert_eq!(limited.ask(0, unknown).await.status(), 404);
+}
+
+#[tokio::test]
+async fn a_new_schedule_beyond_the_limit_of_the_cluster_is_refused_and_others_can_be_changed() {
+    let limited = Limited::new("");
+    let put = async |name: &str, query: &str, payload: u8| {
+        let (path, body) = (
+            format!("/v1/schedules/t/{name}{query}"),
+            format!(r#"{{"every":"1h","payload":{payload}}}"#),
+        );
+        limited.ask(0, request("PUT", &path, Some("application/json"), body)).await
+    };
+    for number in 0..SCHEDULES_MAX {
+        assert_eq!(put(&format!("n{number}"), "", 1).await.status(), 201, "{number}");
+    }
+    for query in ["", "?dry_run=true"] {
+        let refused = put("new", query, 1).await;
+        assert_eq!(refused.status(), 422);
+        assert!(!refused.headers().contains_key(header::RETRY_AFTER), "no room comes by waiting");
+        let problem = json_of(refused).await;
+        assert_eq!(problem["type"], "urn:punctual:problem:too-many-schedules");
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains(&SCHEDULES_MAX.to_string()), "{detail}");
+        assert!(detail.contains("--schedules-max"), "{detail}");
+    }
+    assert_eq!(put("n0", "", 2).await.status(), 200, "a change is no new one");
+    assert_eq!(limited.ask(0, bare("DELETE", "/v1/schedules/t/n0")).await.status(), 200);
+    assert_eq!(put("new", "", 1).await.status(), 201);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ mod detours;
 mod guesses;
 mod issuers;
 mod outcomes;
+mod principals;
 mod tricks;
 mod unread;
 
@@ -25,7 +26,7 @@ use crate::access::pattern::Pattern;
 use crate::access::policy::TokenEntry;
 use crate::access::principal::{Fingerprint, Principal};
 use crate::access::rights::Rule;
-use crate::access::{Action, Rights};
+use crate::access::{Action, PrincipalCounts, Rights};
 use crate::domain::{PrincipalName, Timestamp};
 
 const MARKER: &str = "marker-of-a-payload";
@@ -56,7 +57,8 @@ impl World {
         let rules: Vec<Rule> = rules.iter().map(rule).collect();
         let rights = Arc::new(Rights::new(&rules, &[], false));
         let name = PrincipalName::new("ann").unwrap();
-        let principal = Principal { name, rights, limits: Limits::default() };
+        let (limits, counts) = (Limits::default(), PrincipalCounts::default());
+        let principal = Principal { name, rights, limits, counts };
         let (token, principal) = (Token::generate().unwrap(), Arc::new(principal));
         let entry = TokenEntry {
             principal: principal.clone(),
@@ -181,6 +183,7 @@ async fn a_token_wins_over_the_certificate_of_its_connection() {
         names,
         rights: Arc::new(Rights::new(&[], &[], true)),
         limits: Limits::default(),
+        counts: PrincipalCounts::default(),
     };
     let current = world.policy.current();
     let [ann] = current.principals() else { panic!("one principal") };

@@ -24,9 +24,6 @@ use crate::postgres::PostgresError;
 use crate::postgres::tasks::submit::{BYTES_MAX, TASKS_MAX};
 use crate::shutdown::TaskFailure;
 
-/// The maximum number of times that ids are drawn when one is taken. More collisions cannot be
-/// chance.
-const DRAWS_MAX: usize = 3;
 /// How long one group may wait for the locks of others. A locked name is separated from its group
 /// by halves: ten times, 0.2 s each.
 const GROUP_SPAN_MAX: Duration = Duration::from_secs(3);
@@ -169,19 +166,18 @@ impl Lane {
     /// Stores all tasks of a piece, or none. A piece that gave way to another transaction is
     /// retried, unless it can be divided.
     async fn attempt(&mut self, piece: &mut [&mut Submission]) -> Result<(), PostgresError> {
-        let (mut tries, mut draws) = (Tries::default(), 0);
+        let mut tries = Tries::default();
         loop {
             let outcome = match &mut self.store {
                 Store::Plain(store) => store.insert(piece).await,
                 Store::Named(store) => store.insert_new(piece).await,
             };
             match outcome {
-                Err(error) if error.is_duplicate_key() && draws < DRAWS_MAX => {
+                Err(error) if tries.draws_again(&error) => {
                     tracing::debug!(
                         error = chain(&error),
                         "another task has the id of one of these tasks; retrying with new ids"
                     );
-                    draws += 1;
                     assign_ids(&self.shared, piece.iter_mut().map(|one| &mut one.task));
                 }
                 Err(error) if piece.len() > 1 && error.is_lock_conflict() => return Err(error),

@@ -26,7 +26,7 @@ impl Service {
         permit: &Permit<permit::SetCallback>,
     ) -> Result<Option<StoredCallback>, Unavailable> {
         answer_by_model!(self, model => Ok(model.topics.callback(permit.topic())));
-        self.opened()?.callbacks.find(permit.topic()).await
+        self.opened()?.callbacks.find(permit).await
     }
 
     /// Deletes the callback of a topic. Returns it, unless there was none.

@@ -3,39 +3,51 @@
 use std::sync::Arc;
 
 use crate::access::permit::{self, Permit};
-use crate::domain::TopicName;
 use crate::domain::topic::callback::policy::CallbackPolicy;
 use crate::domain::topic::callback::{Callback, StoredCallback};
 use crate::node::messages::Unavailable;
 use crate::node::messages::answers::PutCallback;
+use crate::node::requests::connections::principal_turns::{CallKind, PrincipalTurns};
 use crate::node::requests::postgres_failures::{retrying, unavailable_of, unavailable_of_read};
 use crate::postgres::PostgresSettings;
 use crate::postgres::topics::Topics;
 
-/// Maximum number of connections for calls about callbacks, and for the look at all of them.
-const CONNECTIONS_MAX: usize = 2;
+/// Maximum number of connections for calls about callbacks. A change locks the table.
+const CONNECTIONS_MAX: usize = 1;
+/// The same for the loop that carries callbacks out, which does not wait for callers.
+const LOOP_CONNECTIONS_MAX: usize = 1;
 
-/// The callbacks of the cluster.
+/// The callbacks of the cluster. Each call of an operator has a turn of its principal.
 #[derive(Debug)]
 pub struct CallbackService {
     policy: Arc<CallbackPolicy>,
     store: Topics,
+    store_of_loop: Topics,
+    turns: Arc<PrincipalTurns>,
 }
 
 impl CallbackService {
-    pub fn new(policy: Arc<CallbackPolicy>, postgres: &PostgresSettings) -> Self {
-        Self { policy, store: Topics::new(postgres, CONNECTIONS_MAX) }
+    pub fn new(
+        policy: Arc<CallbackPolicy>,
+        postgres: &PostgresSettings,
+        turns: Arc<PrincipalTurns>,
+    ) -> Self {
+        let store = Topics::new(postgres, CONNECTIONS_MAX);
+        let store_of_loop = Topics::new(postgres, LOOP_CONNECTIONS_MAX);
+        Self { policy, store, store_of_loop, turns }
     }
 
     pub(super) async fn find(
         &self,
-        topic: &TopicName,
+        permit: &Permit<permit::SetCallback>,
     ) -> Result<Option<StoredCallback>, Unavailable> {
-        self.store.callback(topic).await.map_err(unavailable_of_read)
+        let _turn = self.turns.take(permit.principal(), CallKind::Callbacks).await?;
+        self.store.callback(permit.topic()).await.map_err(unavailable_of_read)
     }
 
+    /// Returns all callbacks, for the loop that carries them out.
     pub(super) async fn all(&self) -> Result<Vec<StoredCallback>, Unavailable> {
-        self.store.callbacks().await.map_err(unavailable_of_read)
+        self.store_of_loop.callbacks().await.map_err(unavailable_of_read)
     }
 
     pub(super) async fn put(
@@ -46,6 +58,7 @@ impl CallbackService {
         if let Err(refused) = self.policy.check(&callback.url) {
             return Ok(PutCallback::Refused(refused));
         }
+        let _turn = self.turns.take(permit.principal(), CallKind::Callbacks).await?;
         let stored = retrying(|| self.store.put_callback(permit.topic(), callback)).await?;
         let Some(stored) = stored else { return Ok(PutCallback::TooMany) };
         // An act of an operator. The URL may hold a secret.
@@ -60,6 +73,7 @@ impl CallbackService {
         &self,
         permit: &Permit<permit::SetCallback>,
     ) -> Result<Option<StoredCallback>, Unavailable> {
+        let _turn = self.turns.take(permit.principal(), CallKind::Callbacks).await?;
         let former = retrying(|| self.store.delete_callback(permit.topic())).await?;
         if former.is_some() {
             tracing::info!(
@@ -70,12 +84,14 @@ impl CallbackService {
         Ok(former)
     }
 
+    /// Pauses a callback, for the loop that carries them out.
     pub(super) async fn pause(
         &self,
         stored: &StoredCallback,
         reason: &str,
     ) -> Result<bool, Unavailable> {
-        let paused = self.store.pause_callback(&stored.topic, stored.revision, reason).await;
+        let paused =
+            self.store_of_loop.pause_callback(&stored.topic, stored.revision, reason).await;
         paused.map_err(|error| unavailable_of(&error))
     }
 }

@@ -47,7 +47,7 @@ use crate::node::messages::{
 };
 use crate::node::requests::service::submitter::with_terms;
 
-pub use self::schedules::NOW_MILLIS;
+pub use self::schedules::{NOW_MILLIS, SCHEDULES_MAX};
 const DELAY_MAX: Duration = Duration::from_secs(5 * 365 * 86_400);
 const SIZE_MAX: usize = 1000;
 

@@ -30,7 +30,7 @@ impl Service {
         name: &ScheduleName,
     ) -> Result<Option<StoredSchedule>, Unavailable> {
         answer_by_model!(self, model => Ok(model.schedules.find(permit.topic(), name)));
-        self.opened()?.schedules.find(permit.topic(), name).await
+        self.opened()?.schedules.find(permit, name).await
     }
 
     /// Returns a schedule of which the caller wants runs.
@@ -40,7 +40,7 @@ impl Service {
         name: &ScheduleName,
     ) -> Result<Option<StoredSchedule>, Unavailable> {
         answer_by_model!(self, model => Ok(model.schedules.find(permit.topic(), name)));
-        self.opened()?.schedules.find(permit.topic(), name).await
+        self.opened()?.schedules.find(permit, name).await
     }
 
     /// Lists the schedules of a topic in the order of their names.
@@ -51,7 +51,7 @@ impl Service {
     ) -> Result<Vec<StoredSchedule>, Unavailable> {
         let ScheduleRange { after, limit } = range;
         answer_by_model!(self, model => Ok(model.schedules.list(permit.topic(), after, limit)));
-        self.opened()?.schedules.list(permit.topic(), after.as_ref(), limit).await
+        self.opened()?.schedules.list(permit, after.as_ref(), limit).await
     }
 
     /// Pauses or resumes a schedule.

@@ -10,12 +10,15 @@ use crate::access::permit::{self, Grant, Permit};
 use crate::domain::schedule::plan::triggered_headers;
 use crate::domain::schedule::{RevisionCondition, Schedule, ScheduleChange, StoredSchedule};
 use crate::domain::{
-    IdRange, PrincipalId, PrincipalName, Record, ScheduleName, TaskName, Timestamp, TopicName,
+    IdRange, PrincipalId, PrincipalName, Record, ScheduleName, TaskName, Timestamp,
 };
 use crate::node::maintenance::run_keeper::NewSchedules;
 use crate::node::messages::{
     Backfill, BackfillAnswer, BackfillDone, Draft, Due, PutSchedule, Refusal, Triggered,
     Unavailable,
+};
+use crate::node::requests::connections::principal_turns::{
+    CallKind, NoTurn, PrincipalTurn, PrincipalTurns,
 };
 use crate::node::requests::group_commit::submission::Submission;
 use crate::node::requests::placing::RunPlacing;
@@ -35,11 +38,12 @@ const BEGINS_WITHIN: Duration = Duration::from_hours(36_500 * 24);
 /// The maximum number of tries when other requests create the same schedule.
 const TRIES_MAX: usize = 5;
 
-/// The schedules of the cluster.
+/// The schedules of the cluster. Each use of the store has a turn of its principal.
 #[derive(Debug)]
 pub struct ScheduleService {
     pub shared: Arc<NodeShared>,
     pub store: Schedules,
+    pub turns: Arc<PrincipalTurns>,
     pub new: NewSchedules,
     /// How long a name is kept after the due time of its task.
     pub name_retention: Duration,
@@ -75,6 +79,7 @@ impl ScheduleService {
             is_dry_run: put.is_dry_run,
             sees_record: permit.shows_records(),
         };
+        let _turn = self.turn(permit).await?;
         let mut tries = Tries::default();
         for _try in 0..TRIES_MAX {
             match self.store.put(new).await {
@@ -93,21 +98,25 @@ impl ScheduleService {
         Err(Refusal::ServerAway { reason })
     }
 
+    /// Returns the schedule of a name, of the topic of `grant`.
     pub async fn find(
         &self,
-        topic: &TopicName,
+        grant: &Grant,
         name: &ScheduleName,
     ) -> Result<Option<StoredSchedule>, Unavailable> {
-        self.store.find(topic, name).await.map_err(unavailable_of_read)
+        let _turn = self.turn(grant).await?;
+        self.store.find(grant.topic(), name).await.map_err(unavailable_of_read)
     }
 
+    /// Lists schedules of the topic of `grant`.
     pub async fn list(
         &self,
-        topic: &TopicName,
+        grant: &Grant,
         after: Option<&ScheduleName>,
         limit: usize,
     ) -> Result<Vec<StoredSchedule>, Unavailable> {
-        let listed = self.store.list(topic, after, limit).await;
+        let _turn = self.turn(grant).await?;
+        let listed = self.store.list(grant.topic(), after, limit).await;
         listed.map_err(unavailable_of_read)
     }
 
@@ -120,6 +129,7 @@ impl ScheduleService {
     ) -> Result<ScheduleChange, Unavailable> {
         let by = self.number_of(permit).await?;
         let named = named(permit, name, by, RevisionCondition::None);
+        let _turn = self.turn(permit).await?;
         let done = retrying(|| self.store.set_paused(named, is_paused)).await?;
         self.make_runs(&done);
         Ok(done)
@@ -134,6 +144,7 @@ impl ScheduleService {
     ) -> Result<ScheduleChange, Unavailable> {
         let by = self.number_of(permit).await?;
         let named = named(permit, name, by, condition);
+        let _turn = self.turn(permit).await?;
         retrying(|| self.store.delete(named)).await
     }
 
@@ -146,8 +157,7 @@ impl ScheduleService {
         arrived_at: Option<Timestamp>,
     ) -> Result<Option<Triggered>, Refusal> {
         let by: &PrincipalName = &permit.principal().name;
-        let found = self.store.find(permit.topic(), name).await;
-        let Some(stored) = found.map_err(refusal_of_read)? else {
+        let Some(stored) = self.find_to_run(permit, name).await? else {
             return Ok(None);
         };
         let at = arrived_at.unwrap_or_default().floor_millis();
@@ -181,8 +191,7 @@ impl ScheduleService {
         submitter.knows_overlap()?;
         let mut tries = Tries::default();
         for _try in 0..TRIES_MAX {
-            let found = self.store.find(permit.topic(), name).await;
-            let Some(stored) = found.map_err(refusal_of_read)? else {
+            let Some(stored) = self.find_to_run(permit, name).await? else {
                 return Ok(BackfillAnswer::NotFound);
             };
             let now = self.shared.now();
@@ -195,8 +204,11 @@ impl ScheduleService {
             let draft = self.draft_of(&stored.schedule, now);
             submitter.check_one(by, draft, Some(now)).await?;
             let runs = self.backfill_runs(&stored, &instants)?;
+            let turn = self.turn(permit).await?;
             let done = self.store.backfill(&stored, &runs, self.name_retention, wanted.is_dry_run);
-            match done.await {
+            let done = done.await;
+            drop(turn);
+            match done {
                 Ok(Some(done)) => {
                     return Ok(BackfillAnswer::Done(
                         self.note_backfill(done, &runs, instants, wanted),
@@ -210,6 +222,16 @@ impl ScheduleService {
         }
         let reason = "other requests kept changing the schedule; nothing was changed".to_owned();
         Err(Refusal::ServerAway { reason })
+    }
+
+    /// Returns a schedule of which the caller wants runs.
+    async fn find_to_run(
+        &self,
+        grant: &Grant,
+        name: &ScheduleName,
+    ) -> Result<Option<StoredSchedule>, Refusal> {
+        let _turn = self.turn(grant).await?;
+        self.store.find(grant.topic(), name).await.map_err(refusal_of_read)
     }
 
     fn backfill_runs(
@@ -265,6 +287,10 @@ impl ScheduleService {
             expiry: policies.expiry_for(topic, None),
             spread: None,
         }
+    }
+
+    async fn turn(&self, grant: &Grant) -> Result<PrincipalTurn<'_>, NoTurn> {
+        self.turns.take(grant.principal(), CallKind::Schedules).await
     }
 
     async fn number_of(&self, grant: &Grant) -> Result<Option<PrincipalId>, Unavailable> {

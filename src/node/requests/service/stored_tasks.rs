@@ -165,14 +165,9 @@ impl StoredTasks {
     ) -> Result<MoveVerdict, Refusal> {
         for _try in 0..MOVES_OF_NAME_MAX {
             let entry = self.names.entry(permit.topic(), name).await;
-            let entry = entry.map_err(refusal_of_read)?;
+            let read = |id| self.find_to_change(permit.principal(), id);
+            let entry = current(entry.map_err(refusal_of_read)?, read).await?;
             let Some(entry) = entry else { return Ok(MoveVerdict::NotFound) };
-            if entry.is_expired {
-                let view = self.find_to_change(permit.principal(), entry.id).await?;
-                if !view.as_ref().is_some_and(TaskView::is_pending) {
-                    return Ok(MoveVerdict::NotFound);
-                }
-            }
             if !condition.allows(Some(entry.id)) {
                 return Ok(MoveVerdict::Unmet(entry.id));
             }
@@ -244,15 +239,11 @@ impl StoredTasks {
         permit: &Permit<Cancel>,
         name: &TaskName,
     ) -> Result<Option<CancelVerdict>, Unavailable> {
-        let Some(entry) = self.entry(permit.topic(), name).await? else {
+        let entry = self.entry(permit.topic(), name).await?;
+        let read = |id| self.find(permit.principal(), id);
+        let Some(entry) = current(entry, read).await? else {
             return Ok(Some(CancelVerdict::NotFound));
         };
-        if entry.is_expired {
-            let view = self.find(permit.principal(), entry.id).await?;
-            if !view.as_ref().is_some_and(TaskView::is_pending) {
-                return Ok(Some(CancelVerdict::NotFound));
-            }
-        }
         // The task of a name is of the topic of the name.
         self.cancel_by_id(&TaskPermit::of_topic(permit, entry.id)).await.map(Some)
     }
@@ -284,6 +275,16 @@ impl StoredTasks {
     }
 }
 
+/// Returns the entry if its name has a task. An expired one does only while `read` finds its task
+/// pending.
+async fn current<E, F: Future<Output = Result<Option<TaskView>, E>>>(
+    entry: Option<NameEntry>,
+    read: impl FnOnce(TaskId) -> F,
+) -> Result<Option<NameEntry>, E> {
+    let Some(expired) = entry.filter(|entry| entry.is_expired) else { return Ok(entry) };
+    Ok(read(expired.id).await?.filter(TaskView::is_pending).and(entry))
+}
+
 /// Waits for a turn of the principal among the look-ups, and fails with the limit after 5 s. All
 /// callers of an open node are one principal, and none of them is kept from the connections.
 async fn turn_of<'a>(
@@ -301,12 +302,14 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
+    use crate::access::PrincipalCounts;
     use crate::access::limits::Limits;
     use crate::access::rights::Rights;
 
     fn principal(name: &str, rights: Rights) -> Principal {
         let name = PrincipalName::new(name).unwrap();
-        Principal { name, rights: Arc::new(rights), limits: Limits::default() }
+        let (limits, counts) = (Limits::default(), PrincipalCounts::default());
+        Principal { name, rights: Arc::new(rights), limits, counts }
     }
 
     #[tokio::test]

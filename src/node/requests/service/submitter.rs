@@ -31,6 +31,9 @@ use crate::postgres::tasks::submit::{BYTES_MAX, TASKS_MAX};
 /// The facts about a topic, or the reason why its drafts are refused.
 type Facts = Result<TopicFacts, Refusal>;
 
+/// The facts about the topic of a draft, and whether the draft fits.
+type Checked = (Facts, Result<(), Refusal>);
+
 /// The number of a caller, or the reason why its drafts are refused.
 type Number = Result<Option<PrincipalId>, Refusal>;
 
@@ -63,15 +66,10 @@ impl Submitter {
         draft: Draft,
         arrived_at: Option<Timestamp>,
     ) -> Result<NewTask, Refusal> {
-        if self.draining.is_cancelled() {
-            return Err(Refusal::Draining);
-        }
-        let arrived_at = arrived_at.ok_or_else(no_time)?;
+        let arrived_at = self.taken_at(arrived_at)?;
         let facts = self.facts(by, &draft.record.topic).await;
-        let (_facts, fits) = self.check_against_topic(&draft, facts).await;
+        let (_facts, fits) = self.check_terms(by, &draft, facts).await;
         fits?;
-        self.may_expire(&draft)?;
-        self.may_be_tracked(by, &draft).await?;
         self.check(self.number_of(by).await?, draft, arrived_at)
     }
 
@@ -97,13 +95,11 @@ impl Submitter {
         due: Due,
         arrived_at: Option<Timestamp>,
     ) -> Result<Timestamp, Refusal> {
-        if self.draining.is_cancelled() {
-            return Err(Refusal::Draining);
-        }
+        let arrived_at = self.taken_at(arrived_at)?;
         let policies = &self.shared.policies;
         let delay_max =
             topic.map_or(self.delay_max, |topic| policies.delay_max_within(topic, self.delay_max));
-        due_at_of(due, arrived_at.ok_or_else(no_time)?, delay_max)
+        due_at_of(due, arrived_at, delay_max)
     }
 
     /// Stores drafts, and writes the answer to each of them to its place in `answers`, which begin
@@ -140,10 +136,10 @@ impl Submitter {
         answers: &mut [SubmitAnswer],
         topics: &mut Vec<TopicName>,
     ) {
-        if self.draining.is_cancelled() {
-            return answers.fill(Err(Refusal::Draining));
-        }
-        let Some(arrived_at) = arrived_at else { return answers.fill(Err(no_time())) };
+        let arrived_at = match self.taken_at(arrived_at) {
+            Ok(arrived_at) => arrived_at,
+            Err(refusal) => return answers.fill(Err(refusal)),
+        };
         let mut submissions = Vec::with_capacity(answers.len());
         let mut refused = Vec::new();
         let mut caller: Option<(PrincipalName, Number)> = None;
@@ -169,12 +165,8 @@ impl Submitter {
                 Some((name, facts)) if name == topic => facts,
                 _ => self.facts(by, &topic).await,
             };
-            let (facts, fits) = self.check_against_topic(&draft, facts).await;
+            let (facts, fits) = self.check_terms(by, &draft, facts).await;
             known = Some((topic, facts));
-            let fits = match fits.and_then(|()| self.may_expire(&draft)) {
-                Ok(()) => self.may_be_tracked(by, &draft).await,
-                refused => refused,
-            };
             let number = fits.and_then(|()| number.clone());
             match number.and_then(|number| self.check(number, draft, arrived_at)) {
                 Ok(task) => submissions.push(Submission::new(index, task)),
@@ -225,6 +217,24 @@ impl Submitter {
                 }
             }
         }
+    }
+
+    /// Returns when a request arrived. Refuses it while the node drains, or the time is not known.
+    fn taken_at(&self, arrived_at: Option<Timestamp>) -> Result<Timestamp, Refusal> {
+        if self.draining.is_cancelled() {
+            return Err(Refusal::Draining);
+        }
+        arrived_at.ok_or_else(no_time)
+    }
+
+    /// Checks a draft against its topic, and against the versions of the nodes.
+    async fn check_terms(&self, by: &PrincipalName, draft: &Draft, facts: Facts) -> Checked {
+        let (facts, fits) = self.check_against_topic(draft, facts).await;
+        let fits = match fits.and_then(|()| self.may_expire(draft)) {
+            Ok(()) => self.may_be_tracked(by, draft).await,
+            refused => refused,
+        };
+        (facts, fits)
     }
 
     /// Makes a task of a draft. Refuses a due time that is too far away.
@@ -370,11 +380,7 @@ impl Submitter {
     /// Checks a draft against its topic. Returns the facts about the topic, too. When a draft does
     /// not fit, Kafka is asked again: a limit may have been raised, and an old one must not refuse
     /// a draft for good.
-    pub async fn check_against_topic(
-        &self,
-        draft: &Draft,
-        facts: Facts,
-    ) -> (Facts, Result<(), Refusal>) {
+    pub async fn check_against_topic(&self, draft: &Draft, facts: Facts) -> Checked {
         let facts = match facts {
             Ok(facts) if fits(draft, draft.record.size(), facts).is_ok() => {
                 return (Ok(facts), Ok(()));
@@ -388,11 +394,7 @@ impl Submitter {
     }
 
     /// Checks the draft again with its compressed size, and then with fresh limits of the topic.
-    async fn confirmed_fit(
-        &self,
-        draft: &Draft,
-        facts: TopicFacts,
-    ) -> (Facts, Result<(), Refusal>) {
+    async fn confirmed_fit(&self, draft: &Draft, facts: TopicFacts) -> Checked {
         let record = &draft.record;
         if fits(draft, self.topics.size(record, facts).await, facts).is_ok() {
             return (Ok(facts), Ok(()));

@@ -127,6 +127,7 @@ async fn a_reader_sees_no_other_topic_and_no_payload_without_the_right() {
     let cookie = pair_of(&cookie);
     for (path, status) in [
         ("/console", 403),
+        ("/console/inbound", 403),
         ("/console/topics", 403),
         ("/console/topics?topic=orders", 200),
         ("/console/topics?topic=secret", 403),
@@ -339,11 +340,49 @@ async fn a_node_that_is_starting_says_so_and_calls_no_form_stale() {
 #[tokio::test]
 async fn a_port_without_the_state_of_the_cluster_leads_to_the_topics() {
     let (api, _model) = api_of(ApiSettings { port: Port::Public, ..ApiSettings::default() });
-    let answer = api.ask(bare("GET", "/console")).await;
-    assert_eq!(answer.status(), StatusCode::SEE_OTHER);
-    assert_eq!(header_of(&answer, "location"), Some("/console/topics"));
+    for path in ["/console", "/console/inbound"] {
+        let answer = api.ask(bare("GET", path)).await;
+        assert_eq!(answer.status(), StatusCode::SEE_OTHER, "{path}");
+        assert_eq!(header_of(&answer, "location"), Some("/console/topics"), "{path}");
+    }
     let text = text_of(api.ask(bare("GET", "/console/topics")).await).await;
     assert!(text.contains(">Topics</a>") && !text.contains(">Now</a>"), "{text}");
+    assert!(!text.contains("/console/inbound"), "{text}");
+}
+
+#[tokio::test]
+async fn a_node_without_outboxes_and_intake_topics_says_how_to_set_one_up() {
+    let answer = api().ask(bare("GET", "/console/inbound")).await;
+    assert_eq!(answer.status(), StatusCode::OK);
+    let text = text_of(answer).await;
+    assert!(text.contains("--outbox") && text.contains("--intake-topic"), "{text}");
+    assert!(text.contains(r#"<a href="/console/inbound" aria-current="page">"#), "{text}");
+}
+
+#[tokio::test]
+async fn a_callback_is_shown_to_readers_with_its_rights_and_others_are_not_denied() {
+    let callback = r#"{"url":"https://jobs.example.com/orders?key=marker-of-a-url","paused":true}"#;
+    let read = [Action::Read];
+    let both = [Action::Read, Action::Callback, Action::ReadPayload];
+    let without_payload = [Action::Read, Action::Callback];
+    for (actions, is_shown) in
+        [(&read[..], false), (&without_payload[..], false), (&both[..], true)]
+    {
+        let settings = ApiSettings { caller_denials_max: 1, ..ApiSettings::default() };
+        let world = World::of(&[(actions, "orders")], settings);
+        let path = "/v1/topics/orders/callback";
+        let put = request("PUT", path, Some("application/json"), callback);
+        assert_eq!(world.all.ask(put).await.status(), StatusCode::OK);
+        let cookie = log_in(&world, &[]).await;
+        for _ in 0..3 {
+            let page = world.api.ask(get("/console/topics?topic=orders", pair_of(&cookie))).await;
+            assert_eq!(page.status(), StatusCode::OK, "a page must not use up the denied requests");
+            let text = text_of(page).await;
+            assert_eq!(text.contains("https://jobs.example.com/orders<"), is_shown, "{text}");
+            assert_eq!(text.contains("punctual topic callback orders"), is_shown, "{text}");
+            assert!(!text.contains("marker-of-a-url"), "{text}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -13,6 +13,9 @@ use crate::node::messages::{
 /// The model's clock stands still: 2026-01-01T00:00:00Z.
 pub const NOW_MILLIS: i64 = 1_767_225_600_000;
 
+/// The most schedules of the model.
+pub const SCHEDULES_MAX: u64 = 100;
+
 #[derive(Debug, Default)]
 pub struct Schedules(Mutex<Vec<StoredSchedule>>);
 
@@ -51,6 +54,9 @@ impl Schedules {
                 return Ok(ScheduleChange::Unchanged(current));
             }
             Some(_) => ScheduleChange::Changed(stored.clone()),
+            None if self.0.lock().len().saturating_as::<u64>() >= SCHEDULES_MAX => {
+                return Ok(ScheduleChange::TooMany { schedules_max: SCHEDULES_MAX });
+            }
             None => ScheduleChange::Created(stored.clone()),
         };
         if !is_dry_run {
