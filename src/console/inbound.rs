@@ -26,10 +26,6 @@ struct Finding {
 }
 
 impl Finding {
-    fn new(section: &'static str, text: String) -> Self {
-        Self { text, section }
-    }
-
     fn write(&self) -> Markup {
         html! { (self.text) " (runbook: " code { (self.section) } ")" }
     }
@@ -125,86 +121,79 @@ fn is_this_node(cluster: &Value, node: Option<&Value>) -> bool {
 
 /// Returns what somebody should look at in an outbox. The gauges of other nodes are zero.
 fn of_outbox(cluster: &Value, name: &str, figures: &Figures) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    if owner_of(cluster, name).is_none() {
-        let text = format!("no node drains the outbox {name}");
-        findings.push(Finding::new("PunctualOutboxWaits", text));
-    }
     let oldest = figures.millis("oldest_row_seconds");
-    if oldest > WAITS_MILLIS {
-        let text = format!(
-            "rows of the outbox {name} have waited for {}; the log of this node has the reason",
-            span(oldest)
-        );
-        findings.push(Finding::new("PunctualOutboxWaits", text));
-    }
     let rejected = figures.count("rejected_rows");
-    if rejected > 0 {
-        let text = format!(
-            "rejected rows of the outbox {name}: {}, in punctual.outbox_rejected of its database, \
-             with the reasons",
-            rows(rejected)
-        );
-        findings.push(Finding::new("PunctualOutboxRejected", text));
-    }
     let offset = figures.millis("clock_offset_seconds");
-    if offset > CLOCK_MILLIS {
-        let text = format!(
-            "the clocks of the cluster and of the database of the outbox {name} differ by {}",
-            span(offset)
-        );
-        findings.push(Finding::new("PunctualOutboxClock", text));
-    }
-    findings
+    found([
+        (owner_of(cluster, name).is_none(), "PunctualOutboxWaits", &|| {
+            format!("no node drains the outbox {name}")
+        }),
+        (oldest > WAITS_MILLIS, "PunctualOutboxWaits", &|| {
+            format!(
+                "rows of the outbox {name} have waited for {}; the log of this node has the reason",
+                span(oldest)
+            )
+        }),
+        (rejected > 0, "PunctualOutboxRejected", &|| {
+            format!(
+                "rejected rows of the outbox {name}: {}, in punctual.outbox_rejected of its \
+                 database, with the reasons",
+                rows(rejected)
+            )
+        }),
+        (offset > CLOCK_MILLIS, "PunctualOutboxClock", &|| {
+            format!(
+                "the clocks of the cluster and of the database of the outbox {name} differ by {}",
+                span(offset)
+            )
+        }),
+    ])
 }
 
 /// Returns what somebody should look at in an intake topic.
 fn of_intake(name: &str, figures: &Figures) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    if figures.count("rejected_topic_missing") > 0 {
-        let text = format!(
-            "a rejected record of the intake topic {name} waits, because Kafka has no topic \
-             {name}.rejected"
-        );
-        findings.push(Finding::new("PunctualIntakeNoRejectedTopic", text));
-    }
     let waits = figures.millis("waits_seconds");
-    if waits > WAITS_MILLIS {
-        let text = format!(
-            "the intake topic {name} has waited for {}; the log of this node has the reason",
-            span(waits)
-        );
-        findings.push(Finding::new("PunctualIntakeWaits", text));
-    }
-    findings
+    found([
+        (figures.count("rejected_topic_missing") > 0, "PunctualIntakeNoRejectedTopic", &|| {
+            format!(
+                "a rejected record of the intake topic {name} waits, because Kafka has no topic \
+                 {name}.rejected"
+            )
+        }),
+        (waits > WAITS_MILLIS, "PunctualIntakeWaits", &|| {
+            format!(
+                "the intake topic {name} has waited for {}; the log of this node has the reason",
+                span(waits)
+            )
+        }),
+    ])
 }
 
 /// Returns what has happened to records of an intake topic since the start of this node.
 fn past_of_intake(name: &str, figures: &Figures) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let rejected = figures.count("records_rejected_total");
-    if rejected > 0 {
-        let text = format!(
-            "Rejected records of {name}: {}. The topic {name}.rejected, or else the table \
-             intake_rejected, has them with the reasons",
-            grouped(rejected)
-        );
-        findings.push(Finding::new("PunctualIntakeRejected", text));
-    }
-    let lost = figures.count("records_lost_total");
-    if lost > 0 {
-        let text = format!("Records of {name} deleted before they were read: {}", grouped(lost));
-        findings.push(Finding::new("PunctualIntakeLost", text));
-    }
-    let resets = figures.count("resets_total");
-    if resets > 0 {
-        let text = format!(
-            "Partitions of {name} that went on elsewhere in their log: {}",
-            grouped(resets)
-        );
-        findings.push(Finding::new("PunctualIntakeReset", text));
-    }
-    findings
+    let [rejected, lost, resets] = ["records_rejected_total", "records_lost_total", "resets_total"]
+        .map(|metric| figures.count(metric));
+    found([
+        (rejected > 0, "PunctualIntakeRejected", &|| {
+            format!(
+                "Rejected records of {name}: {}. The topic {name}.rejected, or else the table \
+                 intake_rejected, has them with the reasons",
+                grouped(rejected)
+            )
+        }),
+        (lost > 0, "PunctualIntakeLost", &|| {
+            format!("Records of {name} deleted before they were read: {}", grouped(lost))
+        }),
+        (resets > 0, "PunctualIntakeReset", &|| {
+            format!("Partitions of {name} that went on elsewhere in their log: {}", grouped(resets))
+        }),
+    ])
+}
+
+/// Returns the findings that hold, from a condition, a section of the runbook and a text for each.
+fn found<const N: usize>(all: [(bool, &'static str, &dyn Fn() -> String); N]) -> Vec<Finding> {
+    let holding = all.into_iter().filter(|(holds, ..)| *holds);
+    holding.map(|(_, section, text)| Finding { text: text(), section }).collect()
 }
 
 fn rows(count: u64) -> String {

@@ -1,4 +1,5 @@
-//! Reads in a partition's log how the transaction of a record has ended (`scripts/stack kafka-log`).
+//! Reads in the log of a partition (`scripts/stack kafka-log`) how the transaction of a record has
+//! ended.
 //!
 //! The log decides what was committed, and not what a producer was told. A broker that takes over
 //! from a lost one may write the marker that ends a transaction a second time, behind the first

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::{Core, Site};
-use crate::domain::PrincipalName;
 use crate::node::requests::answers::{AnswerLane, Answers};
 use crate::node::requests::canceller::Canceller;
-use crate::node::requests::connections::principal_turns::PrincipalTurns;
+use crate::node::requests::connections::principal_turns::{CallKind, PrincipalTurns};
 use crate::node::requests::connections::{Connections, Pools};
 use crate::node::requests::group_commit::named_store::NamedStore;
 use crate::node::requests::group_commit::{self, GroupCommit, GroupCommitParts};
@@ -17,7 +16,6 @@ use crate::node::requests::service::reporter::Reporter;
 use crate::node::requests::service::stored_tasks::StoredTasks;
 use crate::node::requests::service::submitter::Submitter;
 use crate::node::shared::NodeShared;
-use crate::postgres::connection::turns::Turns;
 use crate::postgres::lists::backlog::BacklogCounter;
 use crate::postgres::tasks::answers::AnswerStore;
 use crate::postgres::tasks::cancel::Cancels;
@@ -27,11 +25,11 @@ use crate::postgres::tasks::replace::Replaces;
 use crate::postgres::tasks::submit::Submits;
 use crate::postgres::tasks::submit_named::NamedSubmits;
 
-/// Maximum number of connections for look-ups, and of look-ups of one principal at a time. So the
-/// queue for the connections holds few look-ups of one principal.
-const LOOK_UPS_MAX: usize = 4;
-/// Maximum number of connections for replacements, and for the entries of names.
-const REPLACES_MAX: usize = 4;
+/// Maximum number of connections for look-ups, and for replacements: as many as one principal uses
+/// at a time. So the queues for the connections hold few calls of one principal.
+const LOOK_UPS_MAX: usize = CallKind::LookUps.at_once();
+const REPLACES_MAX: usize = CallKind::Changes.at_once();
+/// Maximum number of connections for the entries of names.
 const NAMES_MAX: usize = 3;
 
 /// The connections of requests to Postgres.
@@ -39,8 +37,7 @@ pub(super) struct RequestStores {
     pub names: Arc<Names>,
     pub replaces: Arc<Replaces>,
     pub look_up: Arc<LookUp>,
-    look_up_turns: Arc<Turns<PrincipalName>>,
-    /// The turns of principals at the connections of lists, schedules, topics and callbacks.
+    /// The turns of principals at all connections for callers.
     pub turns: Arc<PrincipalTurns>,
     connections: Connections,
 }
@@ -52,7 +49,6 @@ impl Site<'_> {
             names: Arc::new(Names::new(postgres, retention, NAMES_MAX)),
             replaces: Arc::new(Replaces::new(postgres, retention, REPLACES_MAX)),
             look_up: Arc::new(LookUp::new(postgres, &self.cluster, LOOK_UPS_MAX)),
-            look_up_turns: Arc::new(Turns::new(LOOK_UPS_MAX)),
             turns: Arc::default(),
             connections: Connections::default(),
         }
@@ -131,10 +127,10 @@ impl Site<'_> {
         self.tasks.spawn("cancel", lane.run());
         StoredTasks {
             canceller,
-            replacer: Replacer::new(shared, Arc::clone(&stores.replaces), REPLACES_MAX),
+            replacer: Replacer::new(shared, Arc::clone(&stores.replaces), &stores.turns),
             names: Arc::clone(&stores.names),
             look_up: Arc::clone(&stores.look_up),
-            turns: Arc::clone(&stores.look_up_turns),
+            turns: Arc::clone(&stores.turns),
         }
     }
 
@@ -152,7 +148,7 @@ impl Site<'_> {
             self.tasks.stopping.clone(),
         );
         self.tasks.spawn("answers", lane.run());
-        let look_up = (&stores.look_up, &stores.look_up_turns);
+        let look_up = (&stores.look_up, &stores.turns);
         Answers::new(shared, &stores.names, look_up, queue)
     }
 

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::queue::{AnswerQueue, AnswerRequest, Holder, Reply};
 use super::connections::KeptConnection;
+use super::connections::principal_turns::PrincipalTurns;
 use super::moving;
 use super::pieces::{AfterFailure, Pieces};
 use super::postgres_failures::{unavailable_of, unavailable_of_read};
@@ -23,7 +24,6 @@ use crate::error_chain::chain;
 use crate::node::messages::Unavailable;
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::shared::NodeShared;
-use crate::postgres::connection::turns::Turns;
 use crate::postgres::tasks::answers::{AnswerCall, AnswerStore, GROUP_MAX};
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::Names;
@@ -56,7 +56,7 @@ pub struct Answers {
     names: Arc<Names>,
     look_up: Arc<LookUp>,
     queue: AnswerQueue,
-    turns: Arc<Turns<PrincipalName>>,
+    turns: Arc<PrincipalTurns>,
 }
 
 impl Answers {
@@ -64,7 +64,7 @@ impl Answers {
     pub fn new(
         shared: &Arc<NodeShared>,
         names: &Arc<Names>,
-        (look_up, turns): (&Arc<LookUp>, &Arc<Turns<PrincipalName>>),
+        (look_up, turns): (&Arc<LookUp>, &Arc<PrincipalTurns>),
         queue: AnswerQueue,
     ) -> Self {
         let (shared, names, look_up) = (Arc::clone(shared), Arc::clone(names), Arc::clone(look_up));

@@ -286,7 +286,7 @@ impl Bulks {
                     PendingChange::Move(shift) => {
                         // Other connections move the tasks, for up to 5 s.
                         drop(turn);
-                        let _turn = match self.turn(&mut progress, CallKind::Moves).await {
+                        let _turn = match self.turn(&mut progress, CallKind::Changes).await {
                             Ok(turn) => turn,
                             Err(no_turn) => return progress.end_without_turn(no_turn, from),
                         };

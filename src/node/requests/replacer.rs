@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::connections::principal_turns::{CallKind, NamedTurn, NoTurn, PrincipalTurns};
 use super::moving::{self, Reads};
 use super::placing::{Placer, assign_ids, clamp};
 use super::postgres_failures::{Tries, refusal_of, refusal_of_read, retrying, unavailable_of_read};
@@ -37,7 +38,7 @@ pub struct Replacer {
     shared: Arc<NodeShared>,
     replaces: Arc<Replaces>,
     turns_of_task: Turns<Changed>,
-    turns_of_principal: Turns<PrincipalName>,
+    turns: Arc<PrincipalTurns>,
 }
 
 /// The name or task that a request changes.
@@ -48,7 +49,7 @@ enum Changed {
 }
 
 /// The turns of a change: of its task, and of its principal.
-type ChangeTurns<'a> = (Turn<'a, Changed>, Turn<'a, PrincipalName>);
+type ChangeTurns<'a> = (Turn<'a, Changed>, NamedTurn<'a>);
 
 /// The reads of a name's task that was not found where it could be removed.
 #[derive(Debug, Default)]
@@ -59,14 +60,16 @@ pub struct NameReads {
 }
 
 impl Replacer {
-    /// A principal has at most `changes_max` changes at a time: as many as there are connections,
-    /// so the queue for the connections holds few of one principal.
-    pub fn new(shared: &Arc<NodeShared>, replaces: Arc<Replaces>, changes_max: usize) -> Self {
+    pub fn new(
+        shared: &Arc<NodeShared>,
+        replaces: Arc<Replaces>,
+        turns: &Arc<PrincipalTurns>,
+    ) -> Self {
         Self {
             shared: Arc::clone(shared),
             replaces,
             turns_of_task: Turns::new(CHANGES_OF_TASK_MAX),
-            turns_of_principal: Turns::new(changes_max),
+            turns: Arc::clone(turns),
         }
     }
 
@@ -85,8 +88,7 @@ impl Replacer {
         let mut reads = NameReads::default();
         assign_ids(&self.shared, [&mut task]);
         for _try in 0..TRIES_MAX {
-            let turns = self.turns(&changed, by).await;
-            let turns = turns.map_err(|limit| Refusal::Busy { limit })?;
+            let turns = self.turns(&changed, by).await?;
             clamp(&mut task, self.shared.now());
             let tried = self.try_replace(&task, reads.over, condition).await;
             drop(turns);
@@ -120,8 +122,7 @@ impl Replacer {
         due_at: Timestamp,
     ) -> Result<Option<Box<TaskView>>, Refusal> {
         let id = permit.id();
-        let turns = self.turns(&Changed::Task(id), &permit.principal().name).await;
-        let _turns = turns.map_err(|limit| Refusal::Busy { limit })?;
+        let _turns = self.turns(&Changed::Task(id), &permit.principal().name).await?;
         let mut tries = Tries::default();
         let mut gone: Option<TaskId> = None;
         for _try in 0..TRIES_MAX {
@@ -154,8 +155,7 @@ impl Replacer {
     ) -> Result<Withdrawal, Unavailable> {
         let by = self.number_of(&permit.principal().name).await?;
         let changed = Changed::Name(permit.topic().clone(), name.clone());
-        let turns = self.turns(&changed, &permit.principal().name).await;
-        let _turns = turns.map_err(|limit| Unavailable::Busy { limit })?;
+        let _turns = self.turns(&changed, &permit.principal().name).await?;
         let withdraw = || self.replaces.withdraw(permit.topic(), name, condition, by);
         let done = retrying(withdraw).await?;
         if matches!(done, Withdrawal::Cancelled(_)) {
@@ -178,9 +178,9 @@ impl Replacer {
         &self,
         changed: &Changed,
         by: &PrincipalName,
-    ) -> Result<ChangeTurns<'_>, &'static str> {
-        let of_task = self.turns_of_task.take(changed).await.ok_or("changes_of_task")?;
-        let of_principal = self.turns_of_principal.take(by).await.ok_or("changes_share")?;
+    ) -> Result<ChangeTurns<'_>, NoTurn> {
+        let of_task = self.turns_of_task.take(changed).await.ok_or(NoTurn("changes_of_task"))?;
+        let of_principal = self.turns.take_by_name(by, CallKind::Changes).await?;
         Ok((of_task, of_principal))
     }
 

@@ -41,9 +41,14 @@ impl<K: Clone + Eq + Hash> Turns<K> {
 
     /// Waits for a turn. Returns `None` after 5 s.
     pub async fn take(&self, key: &K) -> Option<Turn<'_, K>> {
+        self.take_of(key, self.at_once).await
+    }
+
+    /// As [`Self::take`], for a key of which `at_once` calls are allowed at a time.
+    pub async fn take_of(&self, key: &K, at_once: usize) -> Option<Turn<'_, K>> {
         let semaphore = {
             let mut semaphores = self.semaphores.lock();
-            let new = || Arc::new(Semaphore::new(self.at_once));
+            let new = || Arc::new(Semaphore::new(at_once));
             Arc::clone(semaphores.entry(key.clone()).or_insert_with(new))
         };
         let mut turn = Turn { turns: self, key: key.clone(), semaphore, permit: None };

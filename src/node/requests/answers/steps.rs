@@ -4,9 +4,9 @@ use crate::domain::task::feedback::{Call, Verdict};
 use crate::domain::{IdRange, PrincipalName, TaskId, TaskState, TaskView, Timestamp};
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::{Due, Unavailable};
+use crate::node::requests::connections::principal_turns::{CallKind, PrincipalTurns};
 use crate::node::requests::postgres_failures::unavailable_of_read;
 use crate::node::shared::NodeShared;
-use crate::postgres::connection::turns::Turns;
 use crate::postgres::tasks::answers::{AnswerCall, AnswerTerms, Answered, GROUP_MAX};
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::Names;
@@ -52,7 +52,7 @@ async fn pending(look_up: &LookUp, id: TaskId) -> Result<Option<TaskId>, Unavail
 /// one is needed, waits for its turn among `turns`.
 pub async fn heard(
     look_up: &LookUp,
-    turns: Option<&Turns<PrincipalName>>,
+    turns: Option<&PrincipalTurns>,
     (call, by): (&AnswerCall, &PrincipalName),
     answered: Option<Answered>,
 ) -> Result<Option<Heard>, Unavailable> {
@@ -72,10 +72,7 @@ pub async fn heard(
         None => None,
     };
     let _turn = match turns {
-        Some(turns) => {
-            let turn = turns.take(by).await;
-            Some(turn.ok_or(Unavailable::Busy { limit: "look_ups_share" })?)
-        }
+        Some(turns) => Some(turns.take_by_name(by, CallKind::LookUps).await?),
         None => None,
     };
     let view = match look_up.task(call.first).await {

@@ -1,27 +1,24 @@
 //! The turns of principals at the connections that callers share.
 //!
-//! Lists, changes of many tasks, and calls about schedules, topics and callbacks have one or two
-//! connections of each kind, first come, first served. Without turns, the calls of one principal
-//! could fill the queue for them, and make the calls of all others wait. With turns, at most one
-//! call of a principal waits for, or uses, the connections of a kind. The turn of a call that its
-//! caller has given up is over at once. Its statement may go on, up to its deadline.
+//! Each kind of calls has a few connections, first come, first served. Without turns, the calls of
+//! one principal could fill the queue for them, and make the calls of all others wait. With turns,
+//! few calls of a principal wait for, or use, the connections of a kind. The turn of a call that
+//! its caller has given up is over at once. Its statement may go on, up to its deadline.
 
 use crate::access::Principal;
 use crate::domain::PrincipalName;
 use crate::node::messages::{Refusal, Unavailable};
 use crate::postgres::connection::turns::{Turn, Turns};
 
-/// Maximum number of calls of one principal that use the connections of a kind at a time: one less
-/// than there are for most kinds.
-const OF_PRINCIPAL_MAX: usize = 1;
-
 /// A kind of calls, with connections of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CallKind {
+    /// Look-ups of tasks by their ids.
+    LookUps,
+    /// Replacements and moves of tasks, one by one.
+    Changes,
     /// Pages of pending tasks, for lists and for changes of many tasks.
     Tasks,
-    /// Moves of many tasks.
-    Moves,
     /// Pages and changes of dead letters.
     DeadLetters,
     /// Counts of pending tasks.
@@ -32,11 +29,26 @@ pub enum CallKind {
 }
 
 impl CallKind {
+    /// Returns the maximum number of calls of one principal at a time. Look-ups and changes are
+    /// quick, and have as many connections. Most others have one connection more.
+    pub const fn at_once(self) -> usize {
+        match self {
+            Self::LookUps | Self::Changes => 4,
+            Self::Tasks
+            | Self::DeadLetters
+            | Self::Counts
+            | Self::Schedules
+            | Self::Topics
+            | Self::Callbacks => 1,
+        }
+    }
+
     /// Returns the name of the limit, as `detail` and the metrics have it.
     pub const fn limit(self) -> &'static str {
         match self {
+            Self::LookUps => "look_ups_share",
+            Self::Changes => "changes_share",
             Self::Tasks | Self::DeadLetters => "lists_share",
-            Self::Moves => "changes_share",
             Self::Counts => "counts_share",
             Self::Schedules => "schedules_share",
             Self::Topics => "topics_share",
@@ -49,11 +61,13 @@ impl CallKind {
 #[derive(Debug)]
 pub struct PrincipalTurns(Turns<(PrincipalName, CallKind)>);
 
-/// A turn of a principal, which ends when this value is dropped. `None` for a caller of an open
-/// node.
-pub type PrincipalTurn<'a> = Option<Turn<'a, (PrincipalName, CallKind)>>;
+/// A turn of a principal, which ends when this value is dropped.
+pub type NamedTurn<'a> = Turn<'a, (PrincipalName, CallKind)>;
 
-/// The principal got no turn within 5 s. Nothing was done. Has the name of the limit.
+/// As [`NamedTurn`], or `None` for a caller of an open node.
+pub type PrincipalTurn<'a> = Option<NamedTurn<'a>>;
+
+/// A call got no turn within 5 s. Nothing was done. Has the name of the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoTurn(pub &'static str);
 
@@ -71,7 +85,7 @@ impl From<NoTurn> for Refusal {
 
 impl Default for PrincipalTurns {
     fn default() -> Self {
-        Self(Turns::new(OF_PRINCIPAL_MAX))
+        Self(Turns::new(1))
     }
 }
 
@@ -82,8 +96,17 @@ impl PrincipalTurns {
         if by.rights.is_everything() {
             return Ok(None);
         }
-        let turn = self.0.take(&(by.name.clone(), kind)).await;
-        turn.map(Some).ok_or(NoTurn(kind.limit()))
+        self.take_by_name(&by.name, kind).await.map(Some)
+    }
+
+    /// As [`Self::take`], also for callers of an open node.
+    pub async fn take_by_name(
+        &self,
+        by: &PrincipalName,
+        kind: CallKind,
+    ) -> Result<NamedTurn<'_>, NoTurn> {
+        let turn = self.0.take_of(&(by.clone(), kind), kind.at_once()).await;
+        turn.ok_or(NoTurn(kind.limit()))
     }
 }
 
@@ -113,7 +136,8 @@ mod tests {
         assert!(turns.take(&ann, CallKind::Tasks).now_or_never().is_none(), "it waits");
         assert!(turns.take(&bob, CallKind::Tasks).now_or_never().unwrap().is_ok());
         for kind in [
-            CallKind::Moves,
+            CallKind::LookUps,
+            CallKind::Changes,
             CallKind::DeadLetters,
             CallKind::Counts,
             CallKind::Schedules,
@@ -124,6 +148,16 @@ mod tests {
         }
         drop(held);
         assert!(turns.take(&ann, CallKind::Tasks).now_or_never().unwrap().is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_principal_has_four_look_ups_at_a_time() {
+        let (turns, ann) = (PrincipalTurns::default(), principal("ann", Rights::default()));
+        let mut held = Vec::new();
+        while let Some(turn) = turns.take(&ann, CallKind::LookUps).now_or_never() {
+            held.push(turn.unwrap());
+        }
+        assert_eq!(held.len(), 4);
     }
 
     #[tokio::test]

@@ -11,10 +11,10 @@ use crate::domain::{
 use crate::node::messages::permitted::{FoundTopic, TaskPermit};
 use crate::node::messages::{CancelVerdict, MoveVerdict, Placed, Refusal, Unavailable};
 use crate::node::requests::canceller::Canceller;
+use crate::node::requests::connections::principal_turns::{CallKind, PrincipalTurns};
 use crate::node::requests::moving::{self, Reads};
 use crate::node::requests::postgres_failures::{refusal_of_read, unavailable_of_read};
 use crate::node::requests::replacer::Replacer;
-use crate::postgres::connection::turns::{Turn, Turns};
 use crate::postgres::tasks::look_up::{LookUp, TOPICS_MAX};
 use crate::postgres::tasks::names::{NameEntry, Names};
 use crate::postgres::tasks::replace::withdraw::Withdrawal;
@@ -24,9 +24,6 @@ const CANCELS_OF_NAME_MAX: usize = 10;
 /// The same for a move.
 const MOVES_OF_NAME_MAX: usize = 10;
 
-/// The name of the limit on the look-ups of one principal.
-const LOOK_UPS_SHARE: &str = "look_ups_share";
-
 /// The tasks that this cluster has stored.
 #[derive(Debug)]
 pub struct StoredTasks {
@@ -34,16 +31,14 @@ pub struct StoredTasks {
     pub replacer: Replacer,
     pub names: Arc<Names>,
     pub look_up: Arc<LookUp>,
-    /// The turns of principals at look-ups, which answers of consumers take as well.
-    pub turns: Arc<Turns<PrincipalName>>,
+    pub turns: Arc<PrincipalTurns>,
 }
 
 impl StoredTasks {
     /// Looks a task up in a turn of the principal. A task at the beginning of a long chain of
     /// replacements takes thousands of reads.
     pub async fn find(&self, by: &Principal, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
-        let turn = turn_of(&self.turns, by).await;
-        let _turn = turn.map_err(|limit| Unavailable::Busy { limit })?;
+        let _turn = self.turns.take(by, CallKind::LookUps).await?;
         self.by_id(id).await
     }
 
@@ -53,8 +48,7 @@ impl StoredTasks {
         by: &Principal,
         id: TaskId,
     ) -> Result<Option<TaskView>, Refusal> {
-        let turn = turn_of(&self.turns, by).await;
-        let _turn = turn.map_err(|limit| Refusal::Busy { limit })?;
+        let _turn = self.turns.take(by, CallKind::LookUps).await?;
         self.look_up.task(id).await.map_err(refusal_of_read)
     }
 
@@ -85,8 +79,7 @@ impl StoredTasks {
         by: &PrincipalName,
         ids: &[TaskId],
     ) -> Result<Vec<Result<Option<FoundTopic>, Unavailable>>, Unavailable> {
-        let turn = self.turns.take(by).await;
-        let _turn = turn.ok_or(Unavailable::Busy { limit: LOOK_UPS_SHARE })?;
+        let _turn = self.turns.take_by_name(by, CallKind::LookUps).await?;
         let found = self.look_up.topics(ids).await.map_err(unavailable_of_read)?;
         let mut decided = HashMap::new();
         for id in &found.undecided {
@@ -283,48 +276,4 @@ async fn current<E, F: Future<Output = Result<Option<TaskView>, E>>>(
 ) -> Result<Option<NameEntry>, E> {
     let Some(expired) = entry.filter(|entry| entry.is_expired) else { return Ok(entry) };
     Ok(read(expired.id).await?.filter(TaskView::is_pending).and(entry))
-}
-
-/// Waits for a turn of the principal among the look-ups, and fails with the limit after 5 s. All
-/// callers of an open node are one principal, and none of them is kept from the connections.
-async fn turn_of<'a>(
-    turns: &'a Turns<PrincipalName>,
-    by: &Principal,
-) -> Result<Option<Turn<'a, PrincipalName>>, &'static str> {
-    if by.rights.is_everything() {
-        return Ok(None);
-    }
-    turns.take(&by.name).await.map(Some).ok_or(LOOK_UPS_SHARE)
-}
-
-#[cfg(test)]
-mod tests {
-    use futures_util::FutureExt as _;
-
-    use super::*;
-    use crate::access::PrincipalCounts;
-    use crate::access::limits::Limits;
-    use crate::access::rights::Rights;
-
-    fn principal(name: &str, rights: Rights) -> Principal {
-        let name = PrincipalName::new(name).unwrap();
-        let (limits, counts) = (Limits::default(), PrincipalCounts::default());
-        Principal { name, rights: Arc::new(rights), limits, counts }
-    }
-
-    #[tokio::test]
-    async fn the_look_ups_of_a_principal_take_turns_and_those_of_an_open_node_do_not() {
-        let turns = Turns::new(1);
-        let [ann, bob] = ["ann", "bob"].map(|name| principal(name, Rights::default()));
-        let held = turn_of(&turns, &ann).await.unwrap();
-        assert!(held.is_some());
-        assert!(turn_of(&turns, &ann).now_or_never().is_none(), "it waits");
-        assert!(turn_of(&turns, &bob).now_or_never().unwrap().is_ok());
-        drop(held);
-        assert!(turn_of(&turns, &ann).now_or_never().unwrap().is_ok());
-        let anybody = principal("ann", Rights::everything());
-        let first = turn_of(&turns, &anybody).await.unwrap();
-        let second = turn_of(&turns, &anybody).now_or_never().unwrap().unwrap();
-        assert!(first.is_none() && second.is_none());
-    }
 }
