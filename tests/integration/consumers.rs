@@ -340,10 +340,11 @@ async fn many_outcomes_are_taken_at_once_each_with_its_result() {
     assert_eq!(node.api().metric("punctual_tasks_finished_total").await, 48.0);
 }
 
-/// An answer that was lost is repeated as a whole, and each outcome of it is looked up.
+/// An answer that was lost is repeated as a whole, and each outcome of it is looked up. They are
+/// more than one group.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_outcomes_are_repeated_and_told_again() {
-    const COUNT: usize = 3_000;
+    const COUNT: usize = 1_200;
     let cluster = Cluster::start("outcomes-again").await;
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;

@@ -140,7 +140,7 @@ impl Api {
 
     /// Submits a task given as JSON text, for contents that must arrive byte for byte.
     pub async fn submit_text(&self, task: &str) -> Task {
-        let answer = self.post("/v1/tasks", task).await;
+        let answer = self.post_tasks("/v1/tasks", task).await;
         assert_eq!(answer.status, 201, "{task}: {}", answer.text);
         let shown = Task::new(answer.json());
         let location = answer.headers.get("location").and_then(|location| location.to_str().ok());
@@ -157,7 +157,8 @@ impl Api {
     pub async fn submit_all(&self, tasks: &[Value]) -> Vec<Task> {
         let mut accepted = Vec::with_capacity(tasks.len());
         for chunk in tasks.chunks(10_000) {
-            let answer = self.post("/v1/tasks/batch", json!({ "tasks": chunk }).to_string()).await;
+            let body = json!({ "tasks": chunk }).to_string();
+            let answer = self.post_tasks("/v1/tasks/batch", &body).await;
             assert_eq!(answer.status, 200, "{}", answer.text);
             let results = answer.json()["results"].as_array().unwrap().clone();
             assert_eq!(results.len(), chunk.len(), "one result for each task");
@@ -201,11 +202,24 @@ impl Api {
         }
     }
 
+    /// Posts tasks until Kafka has told the node about their topic. On a busy machine that takes
+    /// longer than a request waits for it. Nothing is stored then, so repeating is safe.
+    async fn post_tasks(&self, path: &str, body: &str) -> Answer {
+        let end = now_ms() + PATIENCE_MS;
+        loop {
+            let answer = self.post(path, body).await;
+            if !answer.lacks_topics() || now_ms() > end {
+                return answer;
+            }
+            until(now_ms() + 20).await;
+        }
+    }
+
     /// Makes the node look up a topic. The node relies on the result for a minute, whatever happens
     /// to the topic meanwhile.
     pub async fn learn(&self, topic: &str) {
         let large = json!({ "topic": topic, "delay": 0, "payload_text": "x".repeat(1_100_000) });
-        let answer = self.post("/v1/tasks", large.to_string()).await;
+        let answer = self.post_tasks("/v1/tasks", &large.to_string()).await;
         assert_eq!(answer.status, 422, "{}", answer.text);
     }
 
@@ -237,6 +251,21 @@ impl Answer {
 
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// Returns true if no task was stored, because Kafka did not tell about the topics in time.
+    fn lacks_topics(&self) -> bool {
+        const WHY: &str = "cannot look up the topic";
+        let says_so =
+            |problem: &Value| problem["detail"].as_str().is_some_and(|why| why.contains(WHY));
+        if !self.text.contains(WHY) {
+            return false;
+        }
+        let shown = self.json();
+        match shown["results"].as_array() {
+            Some(results) => results.iter().all(|result| says_so(&result["problem"])),
+            None => says_so(&shown),
+        }
     }
 
     /// Returns the verdict of a cancel or a move.
