@@ -45,10 +45,6 @@ mod names;
 #[path = "faults/oracle.rs"]
 #[expect(dead_code, reason = "the runner shows more of what was found")]
 mod oracle;
-#[path = "faults/partition_log.rs"]
-mod partition_log;
-#[path = "oracle/partition_logs.rs"]
-mod partition_logs;
 #[path = "oracle/paused_topics.rs"]
 mod paused_topics;
 #[path = "faults/pauses.rs"]

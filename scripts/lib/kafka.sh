@@ -281,10 +281,3 @@ kafka_password() {
     --entity-type users --entity-name punctual --add-config "SCRAM-SHA-256=[password=$1]" >"$log" 2>&1 ||
     die "kafka: could not change the password: $(grep -v '^$' "$log" | head -n 1)"
 }
-
-# kafka_log TOPIC PARTITION: its log at the first broker, with the markers that end transactions
-kafka_log() {
-  local segments
-  segments=$(printf '%s,' "$STACK/kafka/data/$1-$2"/*.log)
-  kafka_tool org.apache.kafka.tools.DumpLogSegments --deep-iteration --files "${segments%,}"
-}

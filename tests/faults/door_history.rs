@@ -59,9 +59,6 @@ pub struct Doors {
     pub rejections: Vec<Rejection>,
     /// The operations that are still in the outbox or the intake topic at the end.
     pub left: Vec<String>,
-    /// Requests in records that Kafka aborted although it had told of their commit
-    /// (`partition_log.rs`).
-    pub aborted_at_commit: usize,
     /// How often a node was killed after it had stored rows and before it had deleted them.
     pub kills_at_store: usize,
 }
@@ -87,11 +84,9 @@ impl Doors {
             )
         };
         format!(
-            "sql: {}; records: {}, {} aborted by Kafka in spite of their commit; nodes killed at \
-             a store: {}",
+            "sql: {}; records: {}; nodes killed at a store: {}",
             of(Door::Sql),
             of(Door::Record),
-            self.aborted_at_commit,
             self.kills_at_store
         )
     }

@@ -67,7 +67,6 @@ pub struct Doors {
     finishes: Mutex<Vec<(Door, Delivery)>>,
     taken: Mutex<Taken>,
     left: Mutex<Vec<String>>,
-    aborted_at_commit: AtomicUsize,
     kills_at_store: AtomicUsize,
     watching: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -95,7 +94,6 @@ impl Doors {
             finishes: Mutex::default(),
             taken: Mutex::default(),
             left: Mutex::default(),
-            aborted_at_commit: AtomicUsize::default(),
             kills_at_store: AtomicUsize::new(0),
             watching: Mutex::default(),
         }

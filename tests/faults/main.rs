@@ -43,7 +43,6 @@ mod moves;
 mod names;
 mod nodes;
 mod oracle;
-mod partition_log;
 mod pauses;
 mod perform;
 mod plan;

@@ -87,17 +87,7 @@ pub struct Consumer {
 impl Consumer {
     /// Starts to read `topic`, which has `partitions` partitions, at `kafka`.
     pub fn start(kafka: &str, topic: &str, partitions: i32) -> Self {
-        Self::start_with("read_committed", kafka, topic, partitions)
-    }
-
-    /// The same, with the records of transactions that were aborted or have not ended.
-    pub fn start_uncommitted(kafka: &str, topic: &str, partitions: i32) -> Self {
-        Self::start_with("read_uncommitted", kafka, topic, partitions)
-    }
-
-    fn start_with(isolation: &'static str, kafka: &str, topic: &str, partitions: i32) -> Self {
         let reader = Reader {
-            isolation,
             kafka: kafka.to_owned(),
             topic: topic.to_owned(),
             next: vec![0; usize::try_from(partitions).unwrap()],
@@ -177,7 +167,6 @@ impl Drop for Consumer {
 
 /// The position of a consumer.
 struct Reader {
-    isolation: &'static str,
     kafka: String,
     topic: String,
     /// The next offset of each partition.
@@ -198,7 +187,6 @@ impl Reader {
             .set("bootstrap.servers", &self.kafka)
             .set("group.id", format!("test-{}", Uuid::from_u128(rand::random())))
             .set("enable.auto.commit", "false")
-            .set("isolation.level", self.isolation)
             .set("auto.offset.reset", "earliest")
             .set("fetch.wait.max.ms", "100")
             .set("fetch.message.max.bytes", "4194304")

@@ -198,11 +198,6 @@ impl OwnStack {
         run(&["second-broker", "--name", &self.name]).await;
     }
 
-    /// Returns what the log of a partition has, batch by batch, as Kafka's own tool prints it.
-    pub async fn kafka_log(&self, topic: &str, partition: i32) -> String {
-        run(&["kafka-log", topic, &partition.to_string(), "--name", &self.name]).await
-    }
-
     /// Gives Kafka's user of a stack with TLS another password.
     pub async fn kafka_password(&self, password: &str) {
         run(&["kafka-password", password, "--name", &self.name]).await;

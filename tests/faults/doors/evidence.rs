@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use super::asking::Asker;
 use super::{Doors, Noted};
-use crate::door_history::{Door, Rejection, Request};
+use crate::door_history::{Door, Rejection};
 use crate::field::Field;
 use crate::history::{Call, CallKind, CallVerdict, History, Outcome};
-use crate::partition_log::is_aborted;
 use crate::support::ledger::SERIAL_HEADER;
 use crate::support::wait::look_for;
 use crate::support::{Consumer, Record};
@@ -29,7 +28,6 @@ impl Doors {
     pub async fn finish(&self, field: &Field, load: &Load, ledger: &Arc<Ledger>) {
         let places = self.read_intake(load, ledger).await;
         let orders: HashSet<i64> = self.shop.committed().await.into_iter().collect();
-        let mut unlike = Vec::new();
         for noted in self.noted.lock().unwrap().iter_mut() {
             let serial = noted.request.serial;
             noted.request.is_committed = match noted.request.door {
@@ -38,11 +36,9 @@ impl Doors {
             };
             let told = noted.is_committed;
             if told.is_some_and(|told| told != noted.request.is_committed) {
-                unlike.push((told, noted.request.clone()));
+                let what = format!("the runner was told {told:?}, and {:?}", noted.request);
+                self.left.lock().unwrap().push(what);
             }
-        }
-        if !unlike.is_empty() {
-            self.explain(field, unlike).await;
         }
         self.wait_taken(field, &places).await;
         self.watching.lock().unwrap().iter().for_each(tokio::task::JoinHandle::abort);
@@ -52,47 +48,6 @@ impl Doors {
                 noted.request.taken_by = taken.by(*place);
             }
         }
-    }
-
-    /// Counts the requests that Kafka has aborted in spite of the commit that it told of. Any other
-    /// difference between what the runner was told and what is there is reported.
-    async fn explain(&self, field: &Field, unlike: Vec<(Option<bool>, Request)>) {
-        let told_of = unlike
-            .iter()
-            .filter(|(told, request)| *told == Some(true) && request.door == Door::Record);
-        let serials: HashSet<u64> = told_of.map(|(_, request)| request.serial).collect();
-        let aborted = self.aborted(field, &serials).await;
-        for (told, request) in unlike {
-            if aborted.contains(&request.serial) {
-                println!("  Kafka told of a commit, and aborted {request:?}");
-                self.aborted_at_commit.fetch_add(1, Ordering::Relaxed);
-            } else {
-                let what = format!("the runner was told {told:?}, and {request:?}");
-                self.left.lock().unwrap().push(what);
-            }
-        }
-    }
-
-    /// Returns which requests are records of aborted transactions, by the log of their partition.
-    async fn aborted(&self, field: &Field, serials: &HashSet<u64>) -> HashSet<u64> {
-        let count = i32::try_from(self.partition_count()).unwrap();
-        let consumer = Consumer::start_uncommitted(&self.kafka, &self.intake, count);
-        let is_wanted =
-            |record: &&Record| serial_of(record).is_some_and(|serial| serials.contains(&serial));
-        // A record that is in no log is missing, and reported.
-        let _all = look_for(MARKER_DEADLINE, async || {
-            let found = consumer.look(|records| records.iter().filter(is_wanted).count());
-            (found >= serials.len()).then_some(())
-        })
-        .await;
-        let mut aborted = HashSet::new();
-        for record in consumer.records().iter().filter(is_wanted) {
-            let log = field.own.kafka_log(&self.intake, record.partition).await;
-            if is_aborted(&log, record.offset) {
-                aborted.extend(serial_of(record));
-            }
-        }
-        aborted
     }
 
     /// Reads the intake topic up to a record that is written to each partition now. Returns the
@@ -169,7 +124,6 @@ impl Doors {
         let mut doors = crate::door_history::Doors {
             rejections: self.rejections().await,
             left: std::mem::take(&mut self.left.lock().unwrap()),
-            aborted_at_commit: self.aborted_at_commit.load(Ordering::Relaxed),
             kills_at_store: self.kills_at_store.load(Ordering::Relaxed),
             ..Default::default()
         };

@@ -96,6 +96,11 @@ impl Doors {
 }
 
 /// Returns whether the producer can go on, and whether the transaction is committed, if known.
+///
+/// A producer that has given up a record does not go on. librdkafka (2.12.1 and 2.16.0) gives the
+/// sequence number of a record that it gave up by an abort to the next record of the partition. If
+/// the broker has the first one after all, it takes the second one for the same, and drops it,
+/// and the commit succeeds. A new producer has a new epoch.
 fn write(
     producer: &Producer,
     (intake, count): (&str, u32),
@@ -105,7 +110,7 @@ fn write(
     if producer.begin_transaction().is_err() {
         return (false, Some(false));
     }
-    let are_sent = records.iter().all(|asked| {
+    let are_queued = records.iter().all(|asked| {
         let mut record = BaseRecord::<[u8], [u8]>::to(intake)
             .partition(i32::try_from(asked.place % count).unwrap())
             .headers(headers_of(asked));
@@ -117,14 +122,15 @@ fn write(
         }
         producer.send(record).is_ok()
     });
-    if are_sent && producer.flush(PATIENCE).is_ok() && commits {
+    let are_sent = are_queued && producer.flush(PATIENCE).is_ok();
+    if are_sent && commits {
         return match producer.commit_transaction(PATIENCE) {
             Ok(()) => (true, Some(true)),
             Err(_) => (false, None),
         };
     }
     // A transaction that is not asked to commit never does.
-    (producer.abort_transaction(PATIENCE).is_ok(), Some(false))
+    (producer.abort_transaction(PATIENCE).is_ok() && are_sent, Some(false))
 }
 
 fn headers_of(asked: &Asked) -> OwnedHeaders {
