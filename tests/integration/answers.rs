@@ -134,6 +134,7 @@ async fn by_id(api: &Api, topic: &str, seen: &mut Seen) {
                 "payload": { "remind": name }, "headers": { "source": "orders" } })
         .to_string()
     };
+    api.learn(topic).await;
     let submitted = api.post("/v1/tasks", task("order-17", "30m")).await;
     let pending = seen.answer("submitTask", 201, &submitted);
     seen.answer("submitTask", 200, &api.post("/v1/tasks", task("order-17", "30m")).await);

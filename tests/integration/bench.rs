@@ -155,7 +155,7 @@ async fn consumers_without_kafka_are_measured_from_outside() {
         assert!(report.counts.are_clean(), "{:?}", report.counts);
         assert!(report.spans.as_ref().unwrap().count > 100, "100 a second for 3 s: {report:?}");
         let late = report.facts["append - due, p50, ms"];
-        assert!(late < 200.0, "submitted ahead, and {late} ms late: {report:?}");
+        assert!(late < 1_500.0, "submitted ahead, and {late} ms late: {report:?}");
         for none in ["not delivered", "delivered again", "attempts after the first"] {
             assert_eq!(report.facts[none], 0.0, "{none}: {:?}", report.facts);
         }

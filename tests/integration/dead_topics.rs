@@ -41,7 +41,7 @@ async fn a_dead_topic_that_is_gone_too_small_or_denied_is_named_with_its_refusal
     let denied = cluster.topic("denied").await;
     let mut ids = Vec::new();
     for dead_topic in [&gone, &small, &denied] {
-        ids.push(submit(&node, &topic, "2s", Some(dead_topic)).await);
+        ids.push(submit(&node, &topic, "15s", Some(dead_topic)).await);
     }
     cluster.delete_topic(&gone).await;
     cluster.alter_topic(&small, &[("max.message.bytes", "1000")]).await;
@@ -84,7 +84,7 @@ async fn the_reason_of_a_task_without_a_dead_topic_names_none_when_its_own_topic
     let failed = submit(&node, &topic, "1h", None).await;
     consumer.wait_count(1, DEADLINE).await;
     // The topic must be gone before the task is due.
-    let later = json!({ "topic": topic, "delay": "8s", "payload": 1 });
+    let later = json!({ "topic": topic, "delay": "20s", "payload": 1 });
     let unsent = node.api().submit(&later).await.id;
     cluster.delete_topic(&topic).await;
     assert_eq!(dead_reason(&node, unsent).await, "the topic does not exist");

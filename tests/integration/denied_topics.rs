@@ -9,13 +9,13 @@ use crate::support::{Cluster, Ledger, Node, eventually, kafka_admin, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Submits `count` tasks due over a second, two seconds from now.
+/// Submits `count` tasks due over a second, 12 seconds from now.
 async fn submit(
     node: &Node,
     topic: &str,
     count: i64,
 ) -> (Vec<Value>, Vec<crate::support::api::Task>) {
-    let start = now_ms() + 2_000;
+    let start = now_ms() + 12_000;
     let due_at = |number: i64| start + number * 1_000 / count;
     let tasks: Vec<Value> = (0..count)
         .map(|number| json!({ "topic": topic, "due_at": due_at(number), "payload": number }))

@@ -299,7 +299,7 @@ async fn a_task_waits_for_its_key_and_is_published_when_the_key_comes() {
     let consumer = cluster.consumer(&topic);
     let keys = Keys::new("no-key", Some(1), &[1, 2]);
     let mut node = keys.node(&cluster, &[]).await;
-    let sealed = node.api().submit(&task(&topic, now_ms() + 4000)).await.id;
+    let sealed = node.api().submit(&task(&topic, now_ms() + 15_000)).await.id;
     node.terminate();
     node.wait_exit(DEADLINE).await;
 
@@ -351,7 +351,7 @@ async fn a_record_that_was_changed_or_moved_to_another_task_becomes_a_dead_lette
     let consumer = cluster.consumer(&topic);
     let keys = Keys::new("damaged", Some(1), &[1]);
     let node = keys.node(&cluster, &[]).await;
-    let due_at = now_ms() + 6000;
+    let due_at = now_ms() + 20_000;
     let tasks: Vec<Value> = (0..3).map(|_| task(&topic, due_at)).collect();
     let ids: Vec<Uuid> = node.api().submit_all(&tasks).await.iter().map(|task| task.id).collect();
     let changed = sqlx::query(

@@ -204,7 +204,8 @@ async fn a_task_that_expires_during_a_pause_ends_at_the_resume() {
     let api = node.api();
     let paused = api.post(&format!("/v1/topics/{topic}/pause"), "{}").await;
     assert_eq!(paused.status, 200, "{}", paused.text);
-    let expires_at = now_ms() + 1_500;
+    api.learn(&topic).await;
+    let expires_at = now_ms() + 6_000;
     let tasks = api
         .submit_all(&[
             json!({ "topic": topic, "delay": 0, "payload": 1, "expires_at": expires_at }),
@@ -229,6 +230,7 @@ async fn an_expired_task_of_a_dead_node_is_a_dead_letter_and_a_redrive_publishes
     let topic = cluster.topic("orders").await;
     let consumer = cluster.consumer(&topic);
     let (survivor, mut victim) = tokio::join!(cluster.node(), cluster.node());
+    victim.api().learn(&topic).await;
     let now = now_ms();
     // They expire before another node can take them over.
     let task = json!({ "topic": topic, "due_at": now + 2_500, "expires_at": now + 2_600,
@@ -269,9 +271,10 @@ async fn no_attempt_is_made_after_the_expiry_and_the_task_is_a_dead_letter() {
     let topic = cluster.topic("orders").await;
     let consumer = cluster.consumer(&topic);
     let node = cluster.node().await;
-    let (api, now) = (node.api(), now_ms());
-    let task = json!({ "topic": topic, "delay": 0, "payload": 1, "ttr": "5s",
-        "expires_at": now + 4_000 });
+    let api = node.api();
+    api.learn(&topic).await;
+    let task = json!({ "topic": topic, "delay": 0, "payload": 1, "ttr": "15s",
+        "expires_at": now_ms() + 12_000 });
     let task = api.submit(&task).await;
     consumer.wait_count(1, DEADLINE).await;
     let shown = reaches(api, task.id, "dead").await;

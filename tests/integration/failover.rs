@@ -16,7 +16,7 @@ use crate::support::{
 const DEADLINE: Duration = Duration::from_secs(120);
 /// The longest time without a record, from the loss of the primary on. The standby is promoted at
 /// once here, so all of it is Punctual's and the promotion's.
-const GAP_MAX_MS: i64 = 20_000;
+const GAP_MAX_MS: i64 = 40_000;
 
 /// A cluster on a primary and its standby. The stack is dropped first: on a former primary, which
 /// waits for its standby, a database could not be dropped.

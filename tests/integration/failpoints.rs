@@ -250,7 +250,7 @@ impl Stage {
         self.lose(victim.api(), Method::POST, "/v1/tasks/batch", &body).await;
         let claimed = self.await_death(&mut victim).await;
         let heir = self.heir_afterwards(heir).await;
-        let again = heir.api().post("/v1/tasks/batch", body.to_string()).await;
+        let again = heir.api().send_tasks(Method::POST, "/v1/tasks/batch", &body.to_string()).await;
         let results = again.json()["results"].as_array().unwrap().clone();
         assert!(results.iter().all(|result| result["status"] == 200), "{results:?}");
         self.consumer.wait_count(40, DEADLINE).await;
@@ -263,10 +263,10 @@ impl Stage {
         let heir = self.heir_beforehand().await;
         let first = self.cluster.spawn_to_die_at(Failpoint::ClaimCommitted.name());
         let mut first = ready(first).await;
+        self.freeze(heir.as_ref()).await;
         self.ledger_submit(first.api(), DUE_AFTER_MS).await;
         let mut claimed = self.await_death(&mut first).await;
         assert!(!claimed.is_empty());
-        self.freeze(heir.as_ref()).await;
         let mut adopter = self.cluster.spawn_to_die_at(&self.kill_at);
         adopter.wait_listening().await;
         claimed.extend(self.await_death(&mut adopter).await);
@@ -302,7 +302,7 @@ impl Stage {
     async fn move_far(&self) {
         let heir = self.heir_beforehand().await;
         self.freeze(heir.as_ref()).await;
-        let due_at = Timestamp::from_millis(now_ms() + 18_000);
+        let due_at = Timestamp::from_millis(now_ms() + 30_000);
         let times: Vec<Timestamp> = (0..FAR_COUNT)
             .map(|number| due_at.plus(Duration::from_millis(number.unsigned_abs())))
             .collect();
@@ -336,8 +336,7 @@ impl Stage {
         })
         .await;
         let heir = self.heir_afterwards(heir).await;
-        let body = Some(("application/json", new.to_string().into_bytes()));
-        let answer = heir.api().send(Method::PUT, &path, body).await;
+        let answer = heir.api().send_tasks(Method::PUT, &path, &new.to_string()).await;
         assert_eq!(answer.status, 200, "{}", answer.text);
         assert_eq!(self.number(live).await, 1, "live tasks of one name");
         self.ledger.accept(&Task::new(answer.json()), Some(b"new"));
@@ -383,7 +382,7 @@ impl Stage {
         let heir = self.heir_beforehand().await;
         let mut victim = self.victim().await;
         let tasks: Vec<Value> =
-            ["30s", "2h"].iter().map(|delay| self.numbered(0, json!({ "delay": delay }))).collect();
+            ["60s", "2h"].iter().map(|delay| self.numbered(0, json!({ "delay": delay }))).collect();
         let accepted = victim.api().submit_all(&tasks).await;
         self.ledger.accept_all(&accepted, &tasks);
         let paths: Vec<String> =

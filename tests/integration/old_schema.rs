@@ -240,6 +240,7 @@ async fn tasks_of_the_first_schema_in_use_reach_their_end_after_all_migrations()
     }
     // Pending tasks by id and by name.
     assert_eq!(shown(api, old.named).await["state"], "scheduled");
+    api.learn(&topic).await;
     let by_name = format!("/v1/topics/{topic}/tasks/order-1");
     let body = json!({ "delay": "2h", "payload": 2 });
     let (status, next) = changed(api, Method::PUT, &by_name, Some(&body)).await;

@@ -57,7 +57,7 @@ async fn tasks_of_one_key_and_due_time_leave_in_the_order_of_their_rows() {
     let mut shop = Shop::open(&cluster.stack).await;
     let topic = cluster.topic("orders").await;
     let consumer = cluster.consumer(&topic);
-    let due = "due_at => date_trunc('second', now()) + interval '4 s', key => 'k'";
+    let due = "due_at => date_trunc('second', now()) + interval '25 s', key => 'k'";
     shop.run(&format!(
         "begin;
         select punctual.submit('{topic}', name => 'a', payload => '0', {due});

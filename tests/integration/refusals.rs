@@ -169,6 +169,7 @@ async fn what_a_topic_takes_by_now_is_not_refused_by_what_it_took_before() {
     let large =
         json!({ "topic": topic, "delay": "1h", "key": "k", "payload_text": "x".repeat(2000) });
     let keyless = json!({ "topic": topic, "delay": "1h", "payload_text": "x" });
+    node.api().learn(&topic).await;
     let refused = submit(&large).await;
     assert!(refused.status == 422 && refused.text.contains("record-too-large"), "{}", refused.text);
     let refused = submit(&keyless).await;

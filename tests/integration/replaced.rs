@@ -207,6 +207,7 @@ async fn of_many_changes_that_mean_the_same_task_one_takes_effect() {
     let topic = cluster.topic("orders").await;
     let (one, other) = tokio::join!(cluster.node(), cluster.node());
     let apis = [one.api(), other.api()];
+    tokio::join!(apis[0].learn(&topic), apis[1].learn(&topic));
     let all_but_one = |status: u16| [vec![status], vec![412; CALLERS - 1]].concat();
     for round in 0..20 {
         let path = path_of(&topic, &format!("n{round}"));
@@ -395,6 +396,7 @@ async fn a_key_of_idempotency_makes_one_task_on_two_nodes() {
     let topic = cluster.topic("orders").await;
     let (one, other) = tokio::join!(cluster.node(), cluster.node());
     let task: Value = json!({ "topic": topic, "delay": "1h", "payload_text": "x" });
+    tokio::join!(one.api().learn(&topic), other.api().learn(&topic));
     let submits = (0..8).map(|number| {
         let api = if number % 2 == 0 { one.api() } else { other.api() };
         api.send_with(

@@ -206,8 +206,11 @@ async fn a_killed_node_starts_again_on_the_schema_of_the_next_version() {
         })
         .await;
     for node in [&again, &migrating] {
-        let (id, assignment) = (node.id().await, node.assignment().await);
-        assert!(!assignment[&id].is_empty(), "{} has shards", node.name);
+        let id = node.id().await;
+        eventually("the node has shards", DEADLINE, async || {
+            node.assignment().await.get(&id).is_some_and(|shards| !shards.is_empty())
+        })
+        .await;
     }
     traffic.stop().await;
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;

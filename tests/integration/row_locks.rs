@@ -31,7 +31,8 @@ async fn what_is_overdue_behind_a_locked_row_is_published_and_the_row_when_it_is
     let cluster = Cluster::start("locked-claim").await;
     let topic = cluster.topic("orders").await;
     let mut first = cluster.node().await;
-    let start = now_ms() + 8000;
+    first.api().learn(&topic).await;
+    let start = now_ms() + 15_000;
     let tasks: Vec<Value> = (0..50)
         .map(|number| {
             json!({
@@ -259,6 +260,7 @@ async fn replacements_beside_a_locked_name_take_effect() {
         let body = ("application/json", br#"{"delay": "1h", "payload": 1}"#.to_vec());
         node.api().send(Method::PUT, &path, Some(body)).await
     };
+    node.api().learn(&topic).await;
     assert_eq!(put("hot".to_owned()).await.status, 201);
     let mut holder = cluster.database.connect().await;
     sqlx::raw_sql("begin; select from task_name where name = 'hot' for update")

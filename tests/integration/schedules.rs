@@ -19,8 +19,7 @@ use crate::support::{Api, Cluster, Record, eventually, eventually_some, now_ms};
 const DEADLINE: Duration = Duration::from_secs(120);
 
 async fn put(api: &Api, path: &str, body: &Value) -> Value {
-    let body = Some(("application/json", body.to_string().into_bytes()));
-    let answer = api.send(Method::PUT, path, body).await;
+    let answer = api.send_tasks(Method::PUT, path, &body.to_string()).await;
     assert!(matches!(answer.status, 200 | 201), "{path}: {} {}", answer.status, answer.text);
     let answer = answer.json();
     assert!(answer["revision"].as_u64().is_some(), "{answer}");

@@ -437,6 +437,7 @@ async fn of_concurrent_puts_with_a_condition_the_right_one_stays() {
     let cluster = Cluster::start("when-race").await;
     let topic = cluster.topic("orders").await;
     let (one, other) = tokio::join!(cluster.node(), cluster.node());
+    tokio::join!(one.api().learn(&topic), other.api().learn(&topic));
     let start = now_ms() + 24 * HOUR_MS;
     for round in 0..10 {
         for (when, wanted) in [("earlier", start), ("later", start + 15_000), ("absent", 0)] {

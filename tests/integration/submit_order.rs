@@ -63,7 +63,8 @@ async fn tasks_of_one_key_that_are_due_at_the_same_time_leave_in_the_order_of_th
     let node = cluster.node().await;
     let consumer = cluster.consumer(&topic);
     let api = node.api();
-    let due_at = now_ms() + 8_000;
+    api.learn(&topic).await;
+    let due_at = now_ms() + 20_000;
     // In several requests, with and without names, beside one bulk of names and others, and all at
     // the same time as other keys.
     let bulk: Vec<Value> = (0..1_000)
@@ -79,7 +80,7 @@ async fn tasks_of_one_key_that_are_due_at_the_same_time_leave_in_the_order_of_th
         .map(|number| task(&topic, &format!("key {}", number % 50), due_at, number))
         .collect();
     tokio::join!(
-        submit_in_turn(api, &topic, "single", due_at, 400),
+        submit_in_turn(api, &topic, "single", due_at, 200),
         api.submit_all(&bulk),
         api.submit_all(&far)
     );
@@ -90,7 +91,7 @@ async fn tasks_of_one_key_that_are_due_at_the_same_time_leave_in_the_order_of_th
     let soon: Vec<Value> = (0..300).map(|number| task(&topic, "soon", soon_at, number)).collect();
     api.submit_all(&soon).await;
     for (key, count) in
-        [("single", 400), ("bulk", 1_000), ("overdue", 60), ("soon", 300), ("key 7", 30)]
+        [("single", 200), ("bulk", 1_000), ("overdue", 60), ("soon", 300), ("key 7", 30)]
     {
         let numbers = numbers(&consumer, key, count).await;
         assert_eq!((numbers.len(), inversions(&numbers)), (count, 0), "{key}: {numbers:?}");
@@ -103,7 +104,7 @@ async fn submits_through_two_nodes_in_turn_keep_their_order_as_far_as_the_nodes_
     let topic = cluster.topic("orders").await;
     let (first, second) = tokio::join!(cluster.node(), cluster.node());
     let consumer = cluster.consumer(&topic);
-    let due_at = now_ms() + 6_000;
+    let due_at = now_ms() + 20_000;
     for number in 0..200 {
         let node = [&first, &second][number % 2];
         node.api().submit(&task(&topic, "turns", due_at, number)).await;

@@ -121,7 +121,7 @@ async fn a_submit_is_a_child_of_its_caller_and_its_publication_a_trace_with_a_li
     let mut node = cluster.node_with(&flags).await;
     let consumer = cluster.consumer(&topic);
     let caller = format!("00-{CALLER_TRACE}-{CALLER_SPAN}-01");
-    let task = json!({"topic": topic, "delay": "2s", "payload_text": "one"});
+    let task = json!({"topic": topic, "delay": "5s", "payload_text": "one"});
     submit(&node, &task, &[("traceparent", &caller), ("tracestate", "vendor=1")]).await;
     let record = consumer.wait_count(1, DEADLINE).await.pop().unwrap();
     let spans = collector.wait_count(2).await;
@@ -226,7 +226,7 @@ async fn a_node_without_tracing_publishes_the_trace_of_the_submit() {
     let topic = cluster.topic("orders").await;
     let (collector, url) = Collector::start().await;
     let mut node = cluster.node_with(&["--otlp-endpoint", &url]).await;
-    submit(&node, &json!({"topic": topic, "delay": "10s", "payload": 1}), &[]).await;
+    submit(&node, &json!({"topic": topic, "delay": "20s", "payload": 1}), &[]).await;
     end(&mut node).await;
     let spans = collector.wait_count(1).await;
     let _plain = cluster.node_with(&[]).await;

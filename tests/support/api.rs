@@ -202,12 +202,17 @@ impl Api {
         }
     }
 
-    /// Posts tasks until Kafka has told the node about their topic. On a busy machine that takes
-    /// longer than a request waits for it. Nothing is stored then, so repeating is safe.
     async fn post_tasks(&self, path: &str, body: &str) -> Answer {
+        self.send_tasks(Method::POST, path, body).await
+    }
+
+    /// Sends tasks or a schedule until Kafka has told the node about the topic. On a busy machine
+    /// that takes longer than a request waits for it. Nothing is stored then, so repeating is safe.
+    pub async fn send_tasks(&self, method: Method, path: &str, body: &str) -> Answer {
         let end = now_ms() + PATIENCE_MS;
         loop {
-            let answer = self.post(path, body).await;
+            let text = Some(("application/json", body.as_bytes().to_vec()));
+            let answer = self.send(method.clone(), path, text).await;
             if !answer.lacks_topics() || now_ms() > end {
                 return answer;
             }

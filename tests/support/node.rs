@@ -115,13 +115,14 @@ impl Node {
         let what = format!("node {} says where it listens", self.name);
         let address = eventually_some(&what, START_DEADLINE, async || {
             let ended = self.child.try_wait().unwrap();
+            let address = self.address();
             assert!(
-                ended.is_none(),
+                ended.is_none() || address.is_some(),
                 "node {} ended at its start ({ended:?}):\n{}",
                 self.name,
                 self.log_tail()
             );
-            self.address()
+            address
         });
         address.await
     }

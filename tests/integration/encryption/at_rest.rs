@@ -141,7 +141,7 @@ async fn whole_records_that_have_changed_places_are_refused() {
     let consumers = [cluster.consumer(&topic), cluster.consumer(&other)];
     let keys = Keys::new("swapped", Some(1), &[1]);
     let node = keys.node(&cluster, &[]).await;
-    let (near, far) = (now_ms() + 8000, now_ms() + 40 * 24 * HOUR);
+    let (near, far) = (now_ms() + 20_000, now_ms() + 40 * 24 * HOUR);
     let api = node.api();
     let ids: Vec<Uuid> = api
         .submit_all(&[near, near, near, far].map(|due_at| task(&topic, due_at)))

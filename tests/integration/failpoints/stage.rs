@@ -17,7 +17,9 @@ use crate::support::{Api, Node, Record, eventually, now_ms};
 
 impl Stage {
     pub(super) async fn victim(&self) -> Node {
-        ready(self.cluster.spawn_to_die_at(&self.kill_at)).await
+        let node = ready(self.cluster.spawn_to_die_at(&self.kill_at)).await;
+        node.api().learn(&self.topic).await;
+        node
     }
 
     pub(super) async fn heir_beforehand(&self) -> Option<Node> {
@@ -97,6 +99,7 @@ impl Stage {
     }
 
     pub(super) async fn ledger_submit(&self, api: &Api, ahead_ms: i64) {
+        api.learn(&self.topic).await;
         let due_at = now_ms() + ahead_ms;
         let tasks: Vec<Value> = (0..TASK_COUNT)
             .map(|number| self.numbered(number, json!({ "due_at": due_at })))

@@ -371,7 +371,7 @@ async fn a_schedule_with_many_unclaimed_runs_is_paused() {
         select b.*, b.instant - 1000 * n as at, to_char(to_timestamp((b.instant - 1000 * n) / 1000)
             at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"') as text,
           punctual_due_again(b.first_id, b.instant - 1000 * n) as id
-        from base b cross join generate_series(1, 43200) n
+        from base b cross join generate_series(1, 20000) n
       ), run as (
         insert into schedule_run (schedule_id, instant, first_id)
         select schedule_id, at, id from one
@@ -382,8 +382,10 @@ async fn a_schedule_with_many_unclaimed_runs_is_paused() {
       insert into task_far (shard, id, topic, payload, name)
       select shard, id, topic, '1', schedule || '@' || text from one";
     sqlx::query(many).execute(&cluster.sql).await.unwrap();
-    let paused = api.post(&format!("{path}/pause"), "").await;
-    assert_eq!(paused.status, 200, "{}", paused.text);
+    eventually("the schedule is paused", DEADLINE, async || {
+        api.post(&format!("{path}/pause"), "").await.status == 200
+    })
+    .await;
     assert_eq!(pending(&cluster).await, []);
     assert_eq!(cluster.count(RUNS).await, 0);
     assert_eq!(cluster.count("select count(*) from task_name").await, 0);
@@ -438,7 +440,7 @@ async fn a_schedule_of_seconds_goes_on_at_once_after_three_days() {
     // A plan looks at 10,000 instants, and 26 plans at one a second would take 26 s.
     let first = consumer.look(|records| records.iter().filter(|one| is_new(one)).map(run_at).min());
     let passed = first.unwrap() - began_at;
-    assert!(passed < 15_000, "{passed} ms");
+    assert!(passed < 20_000, "{passed} ms");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
