@@ -131,17 +131,18 @@ reader_start() { # NODE
   began "reader-$1" $!
 }
 
-node_start() { # NODE
+# PRELOAD: a library that the node loads before all others.
+node_start() { # NODE [WORD..]
   end "reader-$1"
   reader_start "$1"
-  SSL_CERT_FILE=$WORK/ca.pem "$PROGRAM" serve --cluster "$NAME_OF_RUN" --node-name "node-$1" \
+  LD_PRELOAD=${PRELOAD-} SSL_CERT_FILE=$WORK/ca.pem "$PROGRAM" serve --cluster "$NAME_OF_RUN" --node-name "node-$1" \
     --database-url-file "$WORK/url-$1" --kafka "127.0.0.1:$(way kafka "$1")" --etcd "http://127.0.0.1:$(way etcd "$1")" \
     --listen "127.0.0.1:${PORTS[$1]}" --operator-listen "127.0.0.1:${OPERATOR_PORTS[$1]}" \
     --tls-certificate-file "$WORK/server-$1.pem" --tls-key-file "$WORK/server-$1.key" \
     --auth-file "$WORK/auth-$1.toml" --audit-file "$WORK/audit/$1" --payload-key-file "$WORK/keys-$1.toml" \
     --outbox-file "$WORK/outboxes-$1" --intake-topic "$INTAKE" \
     --callback-host "localhost:$OUTSIDE_PORT" --callback-network 127.0.0.0/8 --callback-key-file "$WORK/callback.keys" \
-    --in-flight-tasks 1000 --topic-in-flight-tasks 1000 --metrics-topics 'alarms.*' --log info,punctual=debug \
+    --in-flight-tasks 1000 --topic-in-flight-tasks 1000 --metrics-topics 'alarms.*' --log info,punctual=debug "${@:2}" \
     >"$WORK/node-$1.fifo" 2>&1 &
   began "node-$1" $!
 }

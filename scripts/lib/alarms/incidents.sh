@@ -23,6 +23,8 @@ incidents() {
   incident no_issuer 'the server with the keys of an issuer is away at a start' 'IssuerKeys' 'TakeOver Members Shards'
   incident audit_full 'the disk of the audit trails is full' 'Audit' 'Rejects Unavailable'
   incident slow_log 'the reader of the log of a node hangs' 'LogLinesLost'
+  incident no_token 'a node gets no token for its login to Kafka' 'NoKafkaToken' 'NodeNoKafka NodeNotReady Members TakeOver Shards Late LateSlowly Unavailable IntakeWaits'
+  incident leak 'a node takes two gigabytes too much' 'Memory' 'TakeOver Members Shards'
 
   incident too_large 'the largest record of a topic is made smaller' 'NotTaken DeadLetters DeadLettersStay'
   incident no_answers 'consumers do not answer' 'Exhausted TimedOut DeadLetters' 'DeadLettersStay'
@@ -57,8 +59,6 @@ incidents() {
 not_staged() {
   case $1 in
     Shards) say 'others take over within seconds; it may fire here, because its minute is 4 s' ;;
-    Memory) say 'needs a leak of 300 MB' ;;
-    NoKafkaToken) say 'needs a Kafka with OAUTHBEARER, which only a stack with --tls has' ;;
     *) return 1 ;;
   esac
 }
@@ -143,6 +143,37 @@ slow_log_begins() {
 }
 log_much() { call 2 "/v1/tasks?topic=$TOPIC#[1-1000]" -o /dev/null; } # each of them is a line of the log
 slow_log_ends() { kill -s CONT "${PIDS[reader-2]}"; }
+
+# Kafka of this stack has no login. The incident ends with a node that needs none.
+no_token_begins() {
+  printf '%s\n' security.protocol=SASL_PLAINTEXT sasl.mechanism=OAUTHBEARER sasl.oauthbearer.method=oidc \
+    "sasl.oauthbearer.token.endpoint.url=https://localhost:$OUTSIDE_PORT/token" \
+    sasl.oauthbearer.client.id=alarms sasl.oauthbearer.client.secret=alarms "https.ca.location=$WORK/ca.pem" >"$WORK/kafka.properties"
+  end node-2
+  node_start 2 --kafka-properties-file "$WORK/kafka.properties"
+}
+no_token_ends() {
+  end node-2
+  node_start 2
+}
+
+leak_begins() {
+  cc -shared -fPIC -x c -o "$WORK/leak.so" - <<'END'
+#include <stdlib.h>
+#include <string.h>
+__attribute__((constructor)) static void leak(void) {
+  size_t size = 2ul << 30;
+  void *lost = malloc(size);
+  if (lost) memset(lost, 1, size);
+}
+END
+  end node-2
+  PRELOAD=$WORK/leak.so node_start 2
+}
+leak_ends() {
+  end node-2
+  node_start 2
+}
 
 too_large_begins() {
   local tasks='' payload second

@@ -2,6 +2,7 @@
 
 - /metrics: the room on DISK, as node_exporter would tell it of Postgres's machine;
 - /jwks: the keys of an issuer of tokens, FOLDER/jwks.json, or 503 while FOLDER/issuer-away exists;
+- POST /token: the server of tokens for Kafka, which gives none;
 - POST: a service for callbacks, which answers 200, or 410 while FOLDER/service-gone exists.
 """
 
@@ -47,7 +48,10 @@ class Outside(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.rfile.read(int(self.headers.get("content-length", "0")))
-        self.answer(410 if has("service-gone") else 200)
+        if self.path == "/token":
+            self.answer(503)
+        else:
+            self.answer(410 if has("service-gone") else 200)
 
     def log_message(self, *_):
         pass
