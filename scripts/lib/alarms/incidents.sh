@@ -46,6 +46,7 @@ incidents() {
   incident one_frozen 'one node hangs' 'Members TakeOver' 'Shards NodeNotReady Late LateSlowly Restarts'
   incident restarts 'one node is killed again and again' 'Restarts TakeOver' 'Members Shards NodeNotReady Late LateSlowly'
   incident etcd_down 'etcd is down' 'NoEtcdSession'
+  incident killed_without_etcd 'a node is killed while etcd is down' 'Shards' 'NoEtcdSession Members TakeOver Restarts NodeNotReady Late LateSlowly Unavailable'
   incident kafka_down 'Kafka is down' 'NoKafka'
   incident postgres_down 'Postgres is down' 'NotReady HeartbeatOld NotCounted PostgresUnanswered NodeNotReady Unavailable' \
     'Shards ClaimsFail Batches Overdue Late LateSlowly TakeOver Members Rejects PartitionsStay NoEtcdSession IntakeWaits'
@@ -53,14 +54,6 @@ incidents() {
     'ClaimsFail Batches NotReady NodeNotReady PostgresUnanswered Unavailable Rejects HeartbeatOld Late LateSlowly TakeOver Shards Members Overdue OutboxWaits PartitionsStay NotCounted'
   incident clock_ahead 'the clock of Postgres is 20 s ahead' 'Clock NodeClock OutboxClock NotReady' \
     'NodeNotReady Late LateSlowly Overdue ClaimedAfterDue Shards'
-}
-
-# Why an alert of docs/alerts.yml is in no incident.
-not_staged() {
-  case $1 in
-    Shards) say 'others take over within seconds; it may fire here, because its minute is 4 s' ;;
-    *) return 1 ;;
-  esac
 }
 
 each_node() { # COMMAND WORD..: with the number of each node in the place of @
@@ -328,6 +321,16 @@ restarts_ends() { :; }
 
 etcd_down_begins() { stack stop etcd; }
 etcd_down_ends() { stack start etcd; }
+
+# The other node learns of the death by the heartbeats alone.
+killed_without_etcd_begins() {
+  stack stop etcd
+  end node-2 KILL
+}
+killed_without_etcd_ends() {
+  stack start etcd
+  node_start 2
+}
 
 # Longer than each `for`, so that an alert that is not silent has the time to fire.
 kafka_down_begins() { stack stop kafka && sleep 45; }
